@@ -1,0 +1,1 @@
+"""Compressed vertical federated learning."""

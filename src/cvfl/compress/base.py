@@ -1,0 +1,188 @@
+"""What a compressor is: tensor -> packet of symbols -> tensor, and a bound for the difference.
+
+    h ──compress──▶ Packet(shape, scalars, planes) ──wire──▶ bytes ──wire──▶ Packet ──decompress──▶ ĥ
+                     │                  └ integers of a stated width in bits
+                     └ a few floats, such as the measured range
+
+A packet holds integers and their width, never bytes; `cvfl.wire` packs them. Both ends know the
+`Context` of a message without sending it, so the dither never travels.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cvfl.errors import CompressError, ConfigError, DecodeError
+from cvfl.rng import DITHER, stream
+from cvfl.theory import ErrorBound
+
+MAX_BITS = 16
+CHUNK = 1 << 16
+"""Components worked on at a time: few enough to stay in a core's cache and to bound memory."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """Which message this is: known to sender and receivers, so it addresses their common randomness."""
+
+    seed: int = 0
+    t0: int = 0
+    m: int = 0
+    part: str = "embedding"
+
+    def dither(self, n: int) -> Tensor:
+        """n random 16-bit integers that belong to this message."""
+        return torch.from_numpy(stream(self.seed, DITHER, self.part, self.t0, self.m).int16(n))
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Integers below 2^width, to be packed at `width` bits each (32 and 64: the bit patterns of floats)."""
+
+    symbols: Tensor
+    width: int
+
+
+@dataclass(frozen=True)
+class Packet:
+    """A compressed tensor: its shape, a few floats, and planes of symbols."""
+
+    shape: tuple[int, ...]
+    planes: tuple[Plane, ...]
+    scalars: tuple[float, ...] = ()
+    dtype: torch.dtype = torch.float32
+
+
+class Compressor(ABC):
+    """C_m: compress a tensor to a packet and back.
+
+    Subclasses say in `bound` what error they promise for a tensor. Those that learn from training (top-k)
+    override `observe` and keep what they learn in `state`.
+    """
+
+    @abstractmethod
+    def compress(self, h: Tensor, context: Context) -> Packet:
+        """Turn a tensor into symbols."""
+
+    @abstractmethod
+    def decompress(self, packet: Packet, context: Context) -> Tensor:
+        """Turn symbols into the tensor that every receiver uses."""
+
+    @abstractmethod
+    def bound(self, h: Tensor, context: Context) -> ErrorBound:
+        """Bound ||C(h) - h||^2 for this tensor."""
+
+    def refined(self, factor: float) -> Compressor:
+        """Return a compressor whose error bound is at most `factor` times this one's, 0 < factor <= 1."""
+        raise ConfigError(f"{type(self).__name__.lower()} cannot follow a schedule: it has no finer setting")
+
+    def observe(self, gradient: Tensor) -> None:
+        """Learn from the gradient of the loss in the tensor last compressed; most compressors need not."""
+        return
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything that must survive a restart."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` gave."""
+        if state:
+            raise ConfigError(f"{type(self).__name__} keeps no state but was given {sorted(state)}")
+
+
+def checked_bits(bits: int) -> int:
+    """Return bits if it is an integer from 1 to 16."""
+    if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= MAX_BITS:
+        raise ConfigError(f"bits must be a whole number from 1 to {MAX_BITS}, not {bits!r}")
+    return bits
+
+
+def float_type(h: Tensor) -> torch.dtype:
+    """The dtype that a packet of h records: float64 keeps its precision, everything else is float32."""
+    return torch.float64 if h.dtype == torch.float64 else torch.float32
+
+
+def flat(h: Tensor) -> Tensor:
+    """The tensor as one contiguous row of its packet's dtype, without its graph."""
+    return h.detach().to(float_type(h)).reshape(-1)
+
+
+def only_plane(packet: Packet, width: int, count: int) -> Tensor:
+    """The symbols of a packet that must have exactly one plane of this width and count."""
+    match packet.planes:
+        case (plane,) if plane.width == width and plane.symbols.numel() == count:
+            return plane.symbols
+    got = [(plane.width, plane.symbols.numel()) for plane in packet.planes]
+    raise DecodeError(f"expected {count} symbols of {width} bits for shape {packet.shape}, got {got}")
+
+
+def extremes(x: Tensor) -> tuple[float, float]:
+    """Least and greatest component; refuses NaN and infinity, which both carry through."""
+    if x.numel() == 0:
+        return 0.0, 0.0
+    least, greatest = (float(value) for value in torch.aminmax(x))
+    if not (math.isfinite(least) and math.isfinite(greatest)):
+        raise CompressError("holds a NaN or an infinite value")
+    return least, greatest
+
+
+def working_type(dtype: torch.dtype, bits: int, low: float, high: float) -> torch.dtype:
+    """float32 is exact enough for 2^8 levels of a range whose width it can hold; float64 for the rest."""
+    return torch.float32 if dtype == torch.float32 and bits <= 8 and high - low < 1e37 else torch.float64
+
+
+def symbol_type(bits: int) -> torch.dtype:
+    """The smallest integer type that torch computes with and that holds b-bit symbols."""
+    return torch.uint8 if bits <= 8 else torch.int32
+
+
+def chunks(n: int, size: int = CHUNK) -> Iterator[slice]:
+    """Slices that cover 0..n."""
+    return (slice(start, min(start + size, n)) for start in range(0, n, size))
+
+
+class Range:
+    """The interval that a quantizer covers: fixed in its parameters, or measured in each message and sent."""
+
+    def __init__(self, low: float | None, high: float | None) -> None:
+        if (low is None) != (high is None):
+            raise ConfigError("give both low and high, or neither to measure the range of each message")
+        if low is not None and high is not None and not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise ConfigError(f"low must be below high and both finite, not low={low}, high={high}")
+        self.fixed = None if low is None or high is None else (float(low), float(high))
+
+    def of(self, h: Tensor) -> tuple[float, float]:
+        """The interval for this tensor; refuses NaN, infinities and values outside a fixed range."""
+        least, greatest = extremes(h.detach())
+        if self.fixed is None:
+            if math.isinf(greatest - least):
+                raise CompressError(f"spans [{least:.6g}, {greatest:.6g}], too wide to quantize")
+            return least, greatest
+        low, high = self.fixed
+        if h.numel() and (least < low or greatest > high):
+            raise CompressError(
+                f"spans [{least:.6g}, {greatest:.6g}], outside the compressor's [{low:g}, {high:g}]; "
+                "widen low and high, or leave them out to measure the range of each message"
+            )
+        return self.fixed
+
+    def scalars(self, interval: tuple[float, float]) -> tuple[float, ...]:
+        """What travels: nothing for a fixed range, the two ends of a measured one."""
+        return () if self.fixed else interval
+
+    def read(self, packet: Packet) -> tuple[float, float]:
+        """The interval that the sender used."""
+        if self.fixed:
+            if packet.scalars:
+                raise DecodeError(f"a fixed range takes no scalars, got {len(packet.scalars)}")
+            return self.fixed
+        match packet.scalars:
+            case (low, high) if math.isfinite(low) and math.isfinite(high) and low <= high:
+                return low, high
+        raise DecodeError(f"a measured range is two ordered finite scalars, got {packet.scalars}")

@@ -1,0 +1,100 @@
+"""Compressors by name: ``lattice:bits=3``, ``scalar:bits=2,low=-1,high=1``, ``schedule(topk:bits=2):rate=0.5``.
+
+    spec  :=  name [ "(" spec ")" ] [ ":" key "=" value { "," key "=" value } ]
+
+A compressor is known once it is registered; its constructor's parameters are the keys. A wrapper takes the
+compressor that it wraps as its first argument, written in parentheses.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+from cvfl.compress.base import Compressor
+from cvfl.compress.identity import Identity
+from cvfl.compress.lattice import Lattice
+from cvfl.compress.scalar import Scalar
+from cvfl.compress.schedule import Schedule
+from cvfl.compress.topk import TopK
+from cvfl.errors import ConfigError, suggest
+
+_known: dict[str, Callable[..., Compressor]] = {}
+
+
+def register(name: str, make: Callable[..., Compressor]) -> None:
+    """Make a compressor known by name; a name can be taken once."""
+    if not name.replace("_", "").isalnum():
+        raise ConfigError(f"a compressor's name has letters, digits and _, not {name!r}")
+    if _known.setdefault(name, make) is not make:
+        raise ConfigError(f"the compressor name {name!r} is taken by {_known[name]!r}")
+
+
+def known() -> list[str]:
+    """Names of all registered compressors."""
+    return sorted(_known)
+
+
+def build(spec: str) -> Compressor:
+    """Build the compressor that a spec string describes; each call gives a new one."""
+    head, _, tail = _outside(spec, ":")
+    name, inner = head.strip(), ()
+    if head.rstrip().endswith(")") and "(" in head:
+        name, _, rest = head.strip().partition("(")
+        inner = (build(rest[:-1]),)
+    if name not in _known:
+        raise ConfigError(f"unknown compressor {name!r}{suggest(name, _known)}")
+    options = dict(_option(part, spec) for part in tail.split(",")) if tail.strip() else {}
+    return _make(name, inner, options)
+
+
+def _make(name: str, inner: tuple[Compressor, ...], options: dict[str, int | float | str]) -> Compressor:
+    parameters = inspect.signature(_known[name]).parameters
+    keys = [key for key, parameter in parameters.items() if parameter.annotation not in ("Compressor", Compressor)]
+    if len(inner) != len(parameters) - len(keys):
+        raise ConfigError(
+            f"{name}(...) wraps a compressor, as in '{name}(scalar:bits=2)'"
+            if not inner
+            else f"{name} does not wrap another compressor"
+        )
+    for key in options:
+        if key not in keys:
+            raise ConfigError(f"compressor {name!r} has no option {key!r}{suggest(key, keys)}")
+    for key in keys:
+        if parameters[key].default is inspect.Parameter.empty and key not in options:
+            raise ConfigError(f"compressor {name!r} needs {key}, as in '{name}:{key}=2'")
+    try:
+        return _known[name](*inner, **options)
+    except (TypeError, ConfigError) as error:
+        raise ConfigError(f"compressor {name!r}: {error}") from None
+
+
+def _outside(spec: str, mark: str) -> tuple[str, str, str]:
+    """Partition at the first mark that is not inside parentheses."""
+    depth = 0
+    for place, letter in enumerate(spec):
+        depth += (letter == "(") - (letter == ")")
+        if letter == mark and depth == 0:
+            return spec[:place], mark, spec[place + 1 :]
+    if depth:
+        raise ConfigError(f"compressor {spec!r}: parentheses do not match")
+    return spec, "", ""
+
+
+def _option(part: str, spec: str) -> tuple[str, int | float | str]:
+    key, equals, text = (piece.strip() for piece in part.partition("="))
+    if not (key and equals and text):
+        raise ConfigError(f"compressor {spec!r}: write options as key=value, not {part.strip()!r}")
+    for number in (int, float):
+        try:
+            return key, number(text)
+        except ValueError:
+            continue
+    return key, text
+
+
+register("identity", Identity)
+register("scalar", Scalar)
+register("lattice", Lattice)
+register("topk", TopK)
+register("schedule", Schedule)

@@ -1,0 +1,84 @@
+"""Uniform scalar quantizer with subtractive dither.
+
+    y = (h - low) / Delta        Delta = (high - low) / (2^b - 1)
+    q = floor(y + v + 1/2)       v uniform over [-1/2, 1/2), known to both ends
+    ĥ = low + Delta (q - v)
+
+q never leaves 0..2^b - 1, so nothing is clipped: the error is uniform over a cell, has mean zero and
+does not depend on h.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from cvfl import theory
+from cvfl.compress.base import (
+    MAX_BITS,
+    Compressor,
+    Context,
+    Packet,
+    Plane,
+    Range,
+    checked_bits,
+    chunks,
+    flat,
+    only_plane,
+    symbol_type,
+    working_type,
+)
+
+
+class Scalar(Compressor):
+    """Quantize each component to 2^bits levels between low and high (measured and sent when not given)."""
+
+    def __init__(self, bits: int, low: float | None = None, high: float | None = None) -> None:
+        self.bits = checked_bits(bits)
+        self.range = Range(low, high)
+
+    def compress(self, h: Tensor, context: Context) -> Packet:
+        """Add the dither and round to a level."""
+        x = flat(h)
+        low, high = interval = self.range.of(x)
+        delta = theory.scalar_step(self.bits, low, high)
+        work = working_type(x.dtype, self.bits, low, high)
+        symbols = torch.empty(x.numel(), dtype=symbol_type(self.bits), device=x.device)
+        dither = context.dither(x.numel())
+        for part in chunks(x.numel()):
+            y = x[part].to(work) - low
+            y *= 1 / delta if delta else 0.0
+            y += _cells(dither[part], y)
+            # The cast is the floor, as y >= 0; rounding of y may reach 2^b, hence the clamp.
+            symbols[part] = y.add_(0.5).clamp_(max=2**self.bits - 1)
+        return Packet(tuple(h.shape), (Plane(symbols, self.bits),), self.range.scalars(interval), x.dtype)
+
+    def decompress(self, packet: Packet, context: Context) -> Tensor:
+        """Subtract the same dither from the symbols and scale them back."""
+        low, high = self.range.read(packet)
+        delta = theory.scalar_step(self.bits, low, high)
+        work = working_type(packet.dtype, self.bits, low, high)
+        symbols = only_plane(packet, self.bits, math.prod(packet.shape))
+        h = torch.empty(symbols.numel(), dtype=packet.dtype, device=symbols.device)
+        dither = context.dither(h.numel())
+        for part in chunks(h.numel()):
+            y = symbols[part].to(work)
+            y -= _cells(dither[part], y)
+            h[part] = y.mul_(delta).add_(low)
+        return h.reshape(packet.shape)
+
+    def bound(self, h: Tensor, context: Context) -> theory.ErrorBound:
+        """Delta^2/12 a component expected, Delta^2/4 at worst."""
+        return theory.scalar_error(h.numel(), self.bits, *self.range.of(h))
+
+    def refined(self, factor: float) -> Scalar:
+        """Add the bits that shrink the cell enough."""
+        low, high = self.range.fixed or (None, None)
+        return Scalar(min(MAX_BITS, self.bits + theory.extra_bits(factor)), low, high)
+
+
+def _cells(dither: Tensor, like: Tensor) -> Tensor:
+    """The dither in cells: uniform over [-1/2, 1/2) in steps of 2^-16."""
+    return dither.to(like).mul_(2.0**-16)

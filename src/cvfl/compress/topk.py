@@ -1,0 +1,122 @@
+"""Top-k sparsification: send k = P b / 32 components of each embedding as they are, and zero the others.
+
+Components are ranked by the embedding gradient of the previous iteration, since this round's is not known
+before all parties have sent theirs. The rows of two rounds are different people, so what carries over is the
+mean magnitude of each column:
+
+- by column (as the paper's authors): the k columns with the largest mean gradient, for the whole batch;
+- by entry: the entries with the largest |h_ij| times mean gradient of column j, the first-order share
+  of an entry in the loss.
+
+Before there is a gradient, magnitude alone decides. Indices cost what they cost: the cheapest of three codes.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from cvfl import theory
+from cvfl.compress.base import Compressor, Context, Packet, Plane, checked_bits, extremes, flat
+from cvfl.compress.identity import FLOAT_BITS
+from cvfl.compress.indices import decode_indices, encode_indices
+from cvfl.errors import ConfigError, DecodeError, suggest
+
+
+class TopK(Compressor):
+    """Keep k = P bits / 32 components of each row, by `column` for the whole batch or by `entry`."""
+
+    def __init__(self, bits: int, by: str = "column") -> None:
+        if by not in ("column", "entry"):
+            raise ConfigError(f"topk ranks by 'column' or 'entry', not {by!r}{suggest(by, ['column', 'entry'])}")
+        self.bits = checked_bits(bits)
+        self.by = by
+        self.factor = 1.0
+        self.score: Tensor | None = None
+
+    def compress(self, h: Tensor, context: Context) -> Packet:
+        """Send the indices of what is kept, and its values as plain floats."""
+        x = flat(h)
+        extremes(x)
+        rows = x.reshape(-1, _width(h.shape))
+        kept = self._choose(rows)
+        values = (rows[:, kept] if self.by == "column" else x[kept]).reshape(-1).contiguous()
+        width, integers = FLOAT_BITS[x.dtype]
+        indices = encode_indices(kept, rows.shape[1] if self.by == "column" else x.numel())
+        return Packet(tuple(h.shape), (*indices, Plane(values.view(integers), width)), dtype=x.dtype)
+
+    def decompress(self, packet: Packet, context: Context) -> Tensor:
+        """Put the values in their places and zeros elsewhere."""
+        n, width = math.prod(packet.shape), _width(packet.shape)
+        if not packet.planes or packet.planes[-1].width != FLOAT_BITS[packet.dtype][0]:
+            raise DecodeError("a top-k packet ends with a plane of float values")
+        values = packet.planes[-1].symbols.view(packet.dtype)
+        columns = self.by == "column"
+        kept = decode_indices(packet.planes[:-1], width if columns else n)
+        rows = n // width if width else 0
+        if values.numel() != kept.numel() * (rows if columns else 1):
+            raise DecodeError(f"{kept.numel()} indices do not go with {values.numel()} values, shape {packet.shape}")
+        h = torch.zeros(n, dtype=packet.dtype, device=values.device)
+        if columns:
+            h.reshape(-1, width)[:, kept] = values.reshape(rows, kept.numel())
+        else:
+            h[kept] = values
+        return h.reshape(packet.shape)
+
+    def bound(self, h: Tensor, context: Context) -> theory.ErrorBound:
+        """Every component that is not sent costs at most the peak's square."""
+        least, greatest = extremes(h.detach())
+        dropped = h.numel() - self._count(h.numel())
+        if self.by == "column" and h.numel():
+            width = _width(h.shape)
+            dropped = h.numel() // width * (width - self._count(width))
+        return theory.topk_error(dropped, max(-least, greatest))
+
+    def refined(self, factor: float) -> TopK:
+        """Keep more components; what was learned is shared."""
+        finer = copy.copy(self)
+        finer.factor = self.factor * factor
+        return finer
+
+    def observe(self, gradient: Tensor) -> None:
+        """Remember the mean gradient magnitude of each column."""
+        self.score = gradient.detach().reshape(-1, _width(gradient.shape)).abs().mean(0)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The column scores, once there are any."""
+        return {} if self.score is None else {"score": self.score}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the column scores."""
+        self.score = state.get("score")
+
+    def _count(self, components: int) -> int:
+        kept = theory.topk_count(components, self.bits)
+        return theory.kept_for_factor(components, kept, self.factor) if components else 0
+
+    def _choose(self, rows: Tensor) -> Tensor:
+        """Ascending indices of the columns or entries to keep; ties go to the lower index on every device."""
+        if self.score is not None and self.score.numel() != rows.shape[1]:
+            raise ConfigError(f"topk learned from {self.score.numel()} columns and now gets {rows.shape[1]}")
+        if self.by == "column":
+            rank = self.score if self.score is not None else rows.abs().sum(0)
+        else:
+            rank = (rows.abs() if self.score is None else rows.abs() * self.score).reshape(-1)
+        return _largest(rank, self._count(rank.numel()))
+
+
+def _largest(rank: Tensor, k: int) -> Tensor:
+    if k == 0:
+        return torch.empty(0, dtype=torch.int64, device=rank.device)
+    least = torch.topk(rank, k, sorted=False).values.min()
+    above = (rank > least).nonzero().reshape(-1)
+    ties = (rank == least).nonzero().reshape(-1)[: k - above.numel()]
+    return torch.cat([above, ties]).sort().values
+
+
+def _width(shape: tuple[int, ...] | torch.Size) -> int:
+    return shape[-1] if len(shape) else 1

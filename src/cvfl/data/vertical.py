@@ -1,0 +1,72 @@
+"""Data as a federation holds it: the same rows at every party, different columns, and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cvfl.errors import DataError
+from cvfl.protocol import Loss
+
+
+@dataclass(frozen=True)
+class VerticalData:
+    """Aligned rows: party m holds train[m - 1] and test[m - 1]; labels belong to the same rows."""
+
+    names: tuple[str, ...]
+    train: tuple[Tensor, ...]
+    test: tuple[Tensor, ...]
+    train_labels: Tensor
+    test_labels: Tensor
+    loss: Loss
+
+    def __post_init__(self) -> None:
+        if not self.names or not len(self.names) == len(self.train) == len(self.test):
+            raise DataError(f"{len(self.names)} names for {len(self.train)} training and {len(self.test)} test tables")
+        for name, train, test in zip(self.names, self.train, self.test, strict=True):
+            _check_rows(name, "training", train, self.train_labels)
+            _check_rows(name, "test", test, self.test_labels)
+        if len(self.train_labels) == 0:
+            raise DataError("there are no training rows")
+        if self.loss is not Loss.SQUARED:
+            _check_classes(self.train_labels, self.test_labels, self.loss)
+
+    @property
+    def outputs(self) -> int:
+        """Width of the server model's output: classes, or one."""
+        return int(self.train_labels.max()) + 1 if self.loss is Loss.MULTICLASS else 1
+
+
+def _check_rows(name: str, split: str, table: Tensor, labels: Tensor) -> None:
+    if len(table) != len(labels):
+        raise DataError(f"{name}: {len(table)} {split} rows, but there are {len(labels)} {split} labels")
+    if not bool(torch.isfinite(table).all()):
+        row = int((~torch.isfinite(table).reshape(len(table), -1).all(1)).nonzero()[0])
+        raise DataError(f"{name}: {split} row {row} holds a NaN or an infinite value; impute or drop it")
+
+
+def _check_classes(train: Tensor, test: Tensor, loss: Loss) -> None:
+    classes = set(torch.cat([train, test]).to(torch.int64).tolist()) | ({0, 1} if loss is Loss.BINARY else set())
+    allowed = range(2) if loss is Loss.BINARY else range(max(classes) + 1)
+    if odd := sorted(classes - set(allowed)):
+        raise DataError(f"labels: {odd[0]} is not a class of a {loss} task (classes are 0 to {allowed[-1]})")
+    if missing := sorted(set(allowed) - set(train.to(torch.int64).tolist())):
+        raise DataError(f"labels: class {missing[0]} is missing from the training rows")
+
+
+def split_columns(table: Tensor, parties: int) -> list[Tensor]:
+    """Deal the columns out to the parties as evenly as they go, in order."""
+    if not 1 <= parties <= table.shape[1]:
+        raise DataError(f"{table.shape[1]} columns cannot be divided among {parties} parties")
+    return list(torch.tensor_split(table, parties, dim=1))
+
+
+def quadrants(images: Tensor) -> list[Tensor]:
+    """Four parties, each with a quarter of every image: top left, top right, bottom left, bottom right."""
+    half_h, half_w = images.shape[-2] // 2, images.shape[-1] // 2
+    rows: Sequence[slice] = (slice(0, half_h), slice(half_h, None))
+    columns: Sequence[slice] = (slice(0, half_w), slice(half_w, None))
+    return [images[..., r, c] for r in rows for c in columns]

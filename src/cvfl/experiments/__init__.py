@@ -1,0 +1,1 @@
+"""Runs: configuration in, a run directory with metrics and a report out."""

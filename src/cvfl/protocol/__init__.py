@@ -1,0 +1,25 @@
+"""Algorithms 1 and 2 as message machines."""
+
+from cvfl.protocol.codec import Codec, Measured, ModelCodec
+from cvfl.protocol.losses import Loss
+from cvfl.protocol.party import Holding, Party
+from cvfl.protocol.plan import Optimizer, Plan, StepSize
+from cvfl.protocol.recipe import Codecs, Recipe
+from cvfl.protocol.server import Evaluated, Labels, Server
+
+__all__ = [
+    "Codec",
+    "Codecs",
+    "Evaluated",
+    "Holding",
+    "Labels",
+    "Loss",
+    "Measured",
+    "ModelCodec",
+    "Optimizer",
+    "Party",
+    "Plan",
+    "Recipe",
+    "Server",
+    "StepSize",
+]

@@ -1,0 +1,62 @@
+"""How good the outputs are: loss, accuracy, top-5, F1, ROC-AUC for classes; loss and RMSE for numbers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from sklearn.metrics import accuracy_score, f1_score, roc_auc_score, top_k_accuracy_score
+from torch import Tensor
+
+from cvfl.protocol.losses import Loss
+
+BETTER_LOW = frozenset({"loss", "rmse"})
+
+
+def evaluate(loss: Loss, outputs: Tensor, labels: Tensor) -> dict[str, float]:
+    """All metrics that the task has; one that is not defined for these labels is left out."""
+    value = float(loss(outputs, labels))
+    y = labels.cpu().numpy()
+    match loss:
+        case Loss.SQUARED:
+            return {"loss": value, "rmse": math.sqrt(value)}
+        case Loss.BINARY:
+            logits = outputs.reshape(-1).cpu().numpy()
+            metrics = {
+                "accuracy": accuracy_score(y, logits > 0),
+                "f1": f1_score(y, logits > 0, zero_division=0.0),
+            }
+            if len(np.unique(y)) == 2:
+                metrics["roc_auc"] = roc_auc_score(y, logits)
+        case Loss.MULTICLASS:
+            metrics = _multiclass(torch.softmax(outputs.double(), 1).cpu().numpy(), y)
+    return {"loss": value} | {name: float(figure) for name, figure in metrics.items()}
+
+
+def _multiclass(
+    p: np.ndarray[tuple[int, int], np.dtype[np.float64]], y: np.ndarray[tuple[int], np.dtype[np.int64]]
+) -> dict[str, float]:
+    chosen, classes = p.argmax(1), np.arange(p.shape[1])
+    metrics = {
+        "accuracy": accuracy_score(y, chosen),
+        "f1": f1_score(y, chosen, average="macro", zero_division=0.0),
+    }
+    if len(classes) > 5:
+        metrics["top5"] = top_k_accuracy_score(y, p, k=5, labels=classes)
+    if len(np.unique(y)) == len(classes):
+        metrics["roc_auc"] = (
+            roc_auc_score(y, p, multi_class="ovr", labels=classes) if len(classes) > 2 else roc_auc_score(y, p[:, 1])
+        )
+    return metrics
+
+
+def headline(loss: Loss) -> str:
+    """The one metric to show when there is room for one."""
+    match loss:
+        case Loss.BINARY:
+            return "roc_auc"
+        case Loss.MULTICLASS:
+            return "accuracy"
+        case Loss.SQUARED:
+            return "rmse"

@@ -1,0 +1,198 @@
+"""Party m as a message machine: Algorithms 1 and 2 of the paper, seen from one party.
+
+    start()                    -> Embedding(0)
+    receive(Broadcast(t0))     -> [Evaluation(t0)] Embedding(t0 + 1)      Algorithm 1
+    receive(Gradient(t0))      -> [Evaluation(t0)] Embedding(t0 + 1)      Algorithm 2
+
+No I/O, no clock, no thread. The state between any two messages is complete in `state_dict`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cvfl.compress import Identity
+from cvfl.errors import DataError, DecodeError, LocalProtocolError, RemoteProtocolError
+from cvfl.protocol.codec import Codec, Measured, ModelCodec
+from cvfl.protocol.layers import Forward
+from cvfl.protocol.plan import Plan
+from cvfl.wire import Broadcast, Embedding, Evaluation, Gradient, Message
+from cvfl.wire.message import Bytes
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What a party holds: its columns for training and test rows, and the training labels for Algorithm 1."""
+
+    name: str
+    train: Tensor
+    test: Tensor
+    labels: Tensor | None = None
+
+
+class Party:
+    """Turns columns into embeddings, sends them compressed, and takes Q local steps a round."""
+
+    def __init__(
+        self,
+        m: int,
+        plan: Plan,
+        holding: Holding,
+        model: nn.Module,
+        codecs: Mapping[int, Codec],
+        server_model: nn.Module,
+        model_codec: ModelCodec,
+        gradient_codec: Codec,
+    ) -> None:
+        self.m, self.plan, self.holding, self.model, self.codecs = m, plan, holding, model, codecs
+        self.server_model = server_model.train().requires_grad_(False)
+        self.model_codec, self.gradient_codec = model_codec, gradient_codec
+        self.optimizer = plan.optimizer.build(list(model.parameters()))
+        self.t0 = 0
+        self.measured: Measured | None = None
+        self._embed = Forward(model, plan.seed, m, holding.train[:2])
+        blank = [torch.zeros(2, width, dtype=plan.dtype) for width in plan.widths]
+        self._fuse = Forward(server_model, plan.seed, m, blank)
+        self._h: Tensor | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether all rounds are over."""
+        return self.t0 == self.plan.rounds
+
+    def start(self) -> list[Message]:
+        """The embedding of the next round: the first message, and the first after a restart."""
+        return [] if self.done else [self._embedding()]
+
+    def receive(self, message: Message) -> list[Message]:
+        """Take this round's local steps and answer with the next round's embedding."""
+        if self._h is None:
+            raise LocalProtocolError(f"{self.holding.name}: start() comes before the first message")
+        match message, self.plan.algorithm:
+            case (Broadcast(t0), 1) | (Gradient(t0), 2) if t0 == self.t0:
+                pass
+            case _:
+                raise RemoteProtocolError(
+                    f"{self.holding.name}: {type(message).__name__} of round {message.t0} "
+                    f"in round {self.t0} of algorithm {self.plan.algorithm}"
+                )
+        self._set_step_size()
+        if isinstance(message, Broadcast):
+            gradient = self._local_steps(message, self._h)
+        else:
+            gradient = self._step_along(message, self._h)
+        self.codecs[self.m].compressor.observe(gradient)
+        self.t0, self._h = self.t0 + 1, None
+        replies: list[Message] = [self._evaluation(message.t0)] if self.plan.evaluates_after(message.t0) else []
+        return replies if self.done else [*replies, self._embedding()]
+
+    def _local_steps(self, message: Broadcast, h: Tensor) -> Tensor:
+        """Algorithm 1, lines 10-13: Q steps with the own fresh embedding and the others' stale ones."""
+        if self.holding.labels is None:
+            raise DataError(f"{self.holding.name}: algorithm 1 needs the training labels at every party")
+        t0, rows = self.t0, self.plan.batch(self.t0)
+        y = self.holding.labels[rows]
+        phi = self._stale(message, len(rows))
+        self.model_codec.decode_into(self.server_model, message.model, t0)
+        gradient = h
+        for q in range(self.plan.Q):
+            if q > 0:  # h_m of iteration 0 is the one that was sent
+                h = self._embed(self.holding.train[rows], t0, q)
+            if q == self.plan.Q - 1:
+                h.retain_grad()
+            phi[self.m - 1] = h
+            loss = self.plan.loss(self._fuse(phi, t0, q), y)
+            self.optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+            gradient = h
+        assert gradient.grad is not None
+        return gradient.grad
+
+    def _step_along(self, message: Gradient, h: Tensor) -> Tensor:
+        """Algorithm 2, lines 10-11: the server's gradient in h_m, carried on to theta_m."""
+        gradient = self.gradient_codec.decode(message.packet, self.t0, tuple(h.shape), h.dtype)
+        self.optimizer.zero_grad()
+        h.backward(gradient)  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        return gradient
+
+    def _stale(self, message: Broadcast, rows: int) -> list[Tensor]:
+        """The others' embeddings as everyone decodes them; the own place is filled by each local step."""
+        packets: dict[int, Bytes] = dict(message.embeddings)
+        others = set(range(1, self.plan.M + 1)) - {self.m}
+        if set(packets) != others:
+            raise RemoteProtocolError(f"{self.holding.name}: embeddings of {sorted(packets)}, not of {sorted(others)}")
+        phi = [torch.empty(0)] * self.plan.M
+        for j in others:
+            shape = (rows, self.plan.widths[j - 1])
+            try:
+                phi[j - 1] = self.codecs[j].decode(packets[j], self.t0, shape, self.plan.dtype)
+            except DecodeError as error:
+                raise RemoteProtocolError(f"{self.holding.name}: {error}") from error
+        return phi
+
+    def _embedding(self) -> Embedding:
+        self._h = h = self._forward()
+        data = self.codecs[self.m].encode(h, self.t0)
+        # Measured where it is reported: on the rounds that an evaluation follows.
+        self.measured = self.codecs[self.m].measure(h, data, self.t0) if self._reports() else None
+        return Embedding(self.t0, self.m, data)
+
+    def _reports(self) -> bool:
+        return self.plan.evaluates_after(self.t0)
+
+    def _forward(self) -> Tensor:
+        rows = self.plan.batch(self.t0)
+        self.model.train()
+        return self._checked(self._embed(self.holding.train[rows], self.t0, 0), len(rows))
+
+    def _evaluation(self, t0: int) -> Evaluation:
+        self.model.eval()
+        with torch.no_grad():
+            parts = [self.model(part) for part in self.holding.test.split(_EVALUATION_ROWS)]
+        h = self._checked(torch.cat(parts), len(self.holding.test))
+        codec = Codec(Identity(), self.plan.seed, self.m, self.holding.name, "test embedding")
+        self.model.train()
+        return Evaluation(t0, self.m, codec.encode(h, t0))
+
+    def _checked(self, h: Tensor, rows: int) -> Tensor:
+        expected = (rows, self.plan.widths[self.m - 1])
+        if tuple(h.shape) != expected or h.dtype != self.plan.dtype:
+            raise DataError(
+                f"{self.holding.name}: the model gives an embedding of {h.dtype} {tuple(h.shape)}, "
+                f"not {self.plan.dtype} {expected}"
+            )
+        return h
+
+    def _set_step_size(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.plan.eta(self.t0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a restart needs; the embedding itself is computed again from it."""
+        return {
+            "t0": self.t0,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "compressor": self.codecs[self.m].compressor.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken; the next message may be the answer to the embedding then pending."""
+        self.t0 = state["t0"]
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.codecs[self.m].compressor.load_state_dict(state["compressor"])
+        if not self.done:
+            self._h = self._forward()
+            # The forward pass moved the running statistics a second time.
+            self.model.load_state_dict(state["model"])
+
+
+_EVALUATION_ROWS = 1024

@@ -1,0 +1,112 @@
+"""What every role of a federation agrees on before the first message."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+
+from cvfl.errors import ConfigError
+from cvfl.protocol.losses import Loss
+from cvfl.rng import BATCH, stream
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """eta at round t0: `fixed`, `sqrt` (eta / sqrt(T)), `inverse` (eta / (t0 + 1)) or `milestones`.
+
+    Milestones are rounds from which on the step size is multiplied by `factor` once more.
+    """
+
+    eta: float
+    schedule: str = "fixed"
+    milestones: tuple[int, ...] = ()
+    factor: float = 0.1
+
+    def at(self, t0: int, T: int) -> float:
+        """The step size of round t0 in a run of T = R Q local iterations."""
+        match self.schedule:
+            case "fixed":
+                return self.eta
+            case "sqrt":
+                return self.eta / math.sqrt(T)
+            case "inverse":
+                return self.eta / (t0 + 1)
+            case "milestones":
+                return self.eta * self.factor ** sum(t0 >= milestone for milestone in self.milestones)
+        raise ConfigError(f"unknown step size schedule {self.schedule!r}")
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """How a gradient becomes a step: `sgd` as in the paper, with momentum if given, or `adam`."""
+
+    name: str = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def build(self, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+        """A torch optimizer whose step size is set anew each round."""
+        if self.name == "adam":
+            return torch.optim.Adam(parameters, lr=0.0, weight_decay=self.weight_decay)
+        return torch.optim.SGD(parameters, lr=0.0, momentum=self.momentum, weight_decay=self.weight_decay)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The facts that all roles share; nothing of it travels during training."""
+
+    seed: int
+    rounds: int
+    Q: int
+    batch_size: int
+    rows: int
+    test_rows: int
+    widths: tuple[int, ...]
+    loss: Loss
+    step_size: StepSize
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    algorithm: int = 1
+    evaluate_every: int = 0
+    dtype: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        if self.algorithm == 2 and self.Q != 1:
+            raise ConfigError(f"algorithm 2 takes one local iteration a round, not {self.Q}")
+        if not 1 <= self.batch_size <= self.rows:
+            raise ConfigError(f"batch_size is {self.batch_size} but there are {self.rows} training rows")
+
+    @property
+    def M(self) -> int:
+        """Number of parties."""
+        return len(self.widths)
+
+    @property
+    def rounds_per_epoch(self) -> int:
+        """Batches that cover all training rows once; the last one may be smaller."""
+        return -(-self.rows // self.batch_size)
+
+    def batch(self, t0: int) -> Tensor:
+        """Rows of round t0's batch, the same at every role: each epoch is a new order of all rows."""
+        epoch, place = divmod(t0, self.rounds_per_epoch)
+        order = _order(self.seed, epoch, self.rows)
+        return order[place * self.batch_size : (place + 1) * self.batch_size]
+
+    def eta(self, t0: int) -> float:
+        """Step size of round t0."""
+        return self.step_size.at(t0, self.rounds * self.Q)
+
+    def evaluates_after(self, t0: int) -> bool:
+        """Whether the test rows are evaluated after round t0: every few rounds, and at the end."""
+        if self.test_rows == 0:
+            return False
+        return t0 == self.rounds - 1 or (self.evaluate_every > 0 and (t0 + 1) % self.evaluate_every == 0)
+
+
+@lru_cache(maxsize=4)
+def _order(seed: int, epoch: int, rows: int) -> Tensor:
+    return torch.from_numpy(stream(seed, BATCH, epoch).permutation(rows))

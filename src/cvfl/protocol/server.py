@@ -1,0 +1,196 @@
+"""The server as a message machine: it relays what parties send, and trains the server model on what it decoded.
+
+    receive(Embedding(t0, m))  ->  nothing until all M are there, then one Broadcast or Gradient a party
+    train()                    ->  the server's own Q local steps; call it when those replies are on their way
+    receive(Evaluation(t0, m)) ->  nothing; when all M are there, `evaluation` holds the test metrics
+
+Packets are relayed unopened: one encoding serves M receivers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cvfl.compress import Identity
+from cvfl.errors import DecodeError, LocalProtocolError, RemoteProtocolError
+from cvfl.protocol.codec import Codec, Measured, ModelCodec
+from cvfl.protocol.layers import Forward
+from cvfl.protocol.metrics import evaluate
+from cvfl.protocol.plan import Plan
+from cvfl.types import SERVER
+from cvfl.wire import Broadcast, Embedding, Evaluation, Gradient, Message
+from cvfl.wire.message import Bytes
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels of the training and the test rows."""
+
+    train: Tensor
+    test: Tensor
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Metrics after a round: on the test rows, and on the training rows as they were last seen in training."""
+
+    t0: int
+    train: dict[str, float]
+    test: dict[str, float]
+
+
+class Server:
+    """Relays embeddings, holds theta_0 and the labels, and evaluates."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        labels: Labels,
+        model: nn.Module,
+        codecs: Mapping[int, Codec],
+        model_codec: ModelCodec,
+        gradient_codecs: Mapping[int, Codec],
+    ) -> None:
+        self.plan, self.labels, self.model, self.codecs = plan, labels, model, codecs
+        self.model_codec, self.gradient_codecs = model_codec, gradient_codecs
+        self.optimizer = plan.optimizer.build(list(model.parameters()))
+        self.t0 = 0
+        self.loss = float("nan")
+        self.measured: Measured | None = None
+        self.evaluation: Evaluated | None = None
+        blank = [torch.zeros(2, width, dtype=plan.dtype) for width in plan.widths]
+        self._fuse = Forward(model, plan.seed, SERVER, blank)
+        self._phi: list[Tensor] | None = None
+        self._embeddings: dict[int, Bytes] = {}
+        self._evaluations: dict[int, Bytes] = {}
+        with torch.no_grad():
+            outputs = model.eval()(blank)
+        self._seen = torch.full((plan.rows, *outputs.shape[1:]), float("nan"), dtype=plan.dtype)
+
+    @property
+    def done(self) -> bool:
+        """Whether all rounds are over and evaluated."""
+        return self.t0 == self.plan.rounds and not self._awaits_evaluation()
+
+    def receive(self, message: Message) -> list[tuple[int, Message]]:
+        """Take in a party's message; the replies are (party, message)."""
+        match message:
+            case Embedding(t0, m, packet) if t0 == self.t0 and self._phi is None:
+                self._keep(self._embeddings, m, packet, message)
+                return self._all_there() if len(self._embeddings) == self.plan.M else []
+            case Evaluation(t0, m, packet) if t0 == self.t0 - 1 and self._awaits_evaluation():
+                self._keep(self._evaluations, m, packet, message)
+                if len(self._evaluations) == self.plan.M:
+                    self._evaluate(t0)
+                return []
+        raise RemoteProtocolError(f"{type(message).__name__} of round {message.t0} in round {self.t0}")
+
+    def train(self) -> None:
+        """Algorithm 1 for m = 0: Q steps of theta_0 on the stale, decompressed embeddings."""
+        if self._phi is None:
+            raise LocalProtocolError("train() comes after a round's replies")
+        if self.plan.algorithm == 1:
+            y = self.labels.train[self.plan.batch(self.t0)]
+            for q in range(self.plan.Q):
+                self._step(self._phi, y, q)
+            self.model_codec.observe(self.model)
+        self.t0, self._phi = self.t0 + 1, None
+
+    def _all_there(self) -> list[tuple[int, Message]]:
+        packets, self._embeddings = self._embeddings, {}
+        t0, rows = self.t0, self.plan.batch(self.t0)
+        self._phi = [self._decoded(m, packets[m], len(rows)) for m in range(1, self.plan.M + 1)]
+        self.model.train()
+        if self.plan.algorithm == 2:
+            return self._gradients(self._phi, rows)
+        model = self.model_codec.encode(self.model, t0)
+        self.measured = self.model_codec.measure(self.model, model, t0) if self.plan.evaluates_after(t0) else None
+        return [
+            (m, Broadcast(t0, model, tuple((j, packets[j]) for j in sorted(packets) if j != m)))
+            for m in range(1, self.plan.M + 1)
+        ]
+
+    def _gradients(self, phi: list[Tensor], rows: Tensor) -> list[tuple[int, Message]]:
+        """Algorithm 2, lines 7-8: step theta_0, and give each party the gradient in its embedding."""
+        leaves = [h.detach().requires_grad_() for h in phi]
+        self._step(leaves, self.labels.train[rows], 0)
+        replies: list[tuple[int, Message]] = []
+        for m, h in enumerate(leaves, start=1):
+            assert h.grad is not None
+            replies.append((m, Gradient(self.t0, self.gradient_codecs[m].encode(h.grad, self.t0))))
+        return replies
+
+    def _step(self, phi: list[Tensor], y: Tensor, q: int) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.plan.eta(self.t0)
+        outputs = self._fuse(phi, self.t0, q)
+        loss = self.plan.loss(outputs, y)
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        if q == 0:
+            self.loss = float(loss.detach())
+            self._seen[self.plan.batch(self.t0)] = outputs.detach()
+
+    def _keep(self, inbox: dict[int, Bytes], m: int, packet: Bytes, message: Message) -> None:
+        if not 1 <= m <= self.plan.M or m in inbox:
+            raise RemoteProtocolError(f"a second or unknown {type(message).__name__} of party {m} in round {self.t0}")
+        inbox[m] = packet
+
+    def _decoded(self, m: int, packet: Bytes, rows: int, codec: Codec | None = None) -> Tensor:
+        try:
+            shape = (rows, self.plan.widths[m - 1])
+            return (codec or self.codecs[m]).decode(packet, self.t0, shape, self.plan.dtype)
+        except DecodeError as error:
+            raise RemoteProtocolError(str(error)) from error
+
+    def _awaits_evaluation(self) -> bool:
+        last = self.t0 - 1
+        evaluated = self.evaluation is not None and self.evaluation.t0 == last
+        return last >= 0 and self.plan.evaluates_after(last) and not evaluated
+
+    def _evaluate(self, t0: int) -> None:
+        packets, self._evaluations = self._evaluations, {}
+        plan, seen = self.plan, ~torch.isnan(self._seen.reshape(self.plan.rows, -1)[:, 0])
+        phi = [
+            self._decoded(
+                m,
+                packets[m],
+                plan.test_rows,
+                Codec(Identity(), plan.seed, m, self.codecs[m].name, "test embedding"),
+            )
+            for m in range(1, plan.M + 1)
+        ]
+        self.model.eval()
+        with torch.no_grad():
+            test = evaluate(plan.loss, self.model(phi), self.labels.test)
+        self.evaluation = Evaluated(t0, evaluate(plan.loss, self._seen[seen], self.labels.train[seen]), test)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a restart needs, also between two messages of a round."""
+        return {
+            "t0": self.t0,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "compressor": self.model_codec.state_dict(),
+            "seen": self._seen,
+            "loss": self.loss,
+            "evaluation": self.evaluation,
+            "phi": self._phi,
+            "embeddings": {m: bytes(packet) for m, packet in self._embeddings.items()},
+            "evaluations": {m: bytes(packet) for m, packet in self._evaluations.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        self.t0, self.loss, self.evaluation = state["t0"], state["loss"], state["evaluation"]
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.model_codec.load_state_dict(state["compressor"])
+        self._seen, self._phi = state["seen"].clone(), state["phi"]
+        self._embeddings, self._evaluations = dict(state["embeddings"]), dict(state["evaluations"])

@@ -1,0 +1,60 @@
+"""Named random streams: the same address gives the same numbers on every machine, in any order.
+
+    stream(seed, "dither", t0, m)  --BLAKE2b-->  128-bit key  --Philox4x64-10-->  words
+
+Randomness in the protocol is addressed, not ambient: the two ends of a message compute the same
+dither without sending it, all parties compute the same batches, and a restarted role continues in
+the same bits. Philox is a counter-based generator with published test vectors; NumPy guarantees its
+raw words, so nothing here depends on a version's idea of a distribution.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+BATCH = "batch"
+DITHER = "dither"
+INIT = "init"
+LAYERS = "layers"
+SPLIT = "split"
+
+
+def _key(seed: int, address: tuple[str | int, ...]) -> int:
+    # Every part is written with its type and length, so no two addresses share a key.
+    text = "".join(f"{type(part).__name__}:{len(str(part))}:{part};" for part in (seed, *address))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16, person=b"cvfl.stream").digest(), "little")
+
+
+class Stream:
+    """An endless sequence of random words at one address."""
+
+    def __init__(self, seed: int, *address: str | int) -> None:
+        self._philox = np.random.Philox(key=_key(seed, address))
+
+    def words(self, n: int) -> NDArray[np.uint64]:
+        """The next n uniform 64-bit words."""
+        return np.asarray(self._philox.random_raw(n), dtype=np.uint64)
+
+    def int16(self, n: int) -> NDArray[np.int16]:
+        """The next n uniform integers from -32768 to 32767, four from each word."""
+        return self.words((n + 3) // 4).astype("<u8", copy=False).view("<i2")[:n]
+
+    def uniform(self, n: int) -> NDArray[np.float64]:
+        """The next n numbers uniform over [0, 1), 53 bits each."""
+        return (self.words(n) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+    def seed(self) -> int:
+        """One 63-bit integer, for a library that wants a seed of its own."""
+        return int(self.words(1)[0] >> np.uint64(1))
+
+    def permutation(self, n: int) -> NDArray[np.int64]:
+        """A random order of 0..n-1: the ranks of n random words, ties broken by position."""
+        return np.argsort(self.words(n), kind="stable").astype(np.int64)
+
+
+def stream(seed: int, *address: str | int) -> Stream:
+    """Open the stream at an address, e.g. ``stream(seed, DITHER, t0, m)``."""
+    return Stream(seed, *address)

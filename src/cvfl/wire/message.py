@@ -1,0 +1,146 @@
+"""Messages between a party and the server, and the frames that carry them.
+
+    party m                                     server
+       Embedding(t0, m)        ──────────▶                     C_m(h_m) of the round's batch
+                               ◀──────────      Broadcast(t0)  Algorithm 1: C_0(theta_0) and the others' packets
+                               ◀──────────      Gradient(t0)   Algorithm 2: the loss's gradient in h_m
+       Evaluation(t0, m)       ──────────▶                     h_m of the test rows, not compressed
+
+A frame is 20 bytes of header and a body:
+
+    "cvfl" | u8 version | u8 kind | u16 sender | u32 t0 | u32 body length | u32 CRC-32 of all but these four bytes
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import zlib
+from dataclasses import dataclass
+
+from cvfl.errors import DecodeError
+from cvfl.types import SERVER
+from cvfl.wire.packet import Reader
+
+MAGIC = b"cvfl"
+VERSION = 1
+HEADER = struct.Struct("<4sBBHIII")
+MAX_BODY = 1 << 30
+"""Longest body that is read; a runtime may set a lower cap for its federation."""
+
+Bytes = bytes | memoryview
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """Party m's compressed embedding of round t0's batch."""
+
+    t0: int
+    m: int
+    packet: Bytes
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Party m's exact embedding of the test rows after round t0."""
+
+    t0: int
+    m: int
+    packet: Bytes
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """What a party needs for its Q local steps: the server model and the other parties' packets, unopened."""
+
+    t0: int
+    model: tuple[Bytes, ...]
+    embeddings: tuple[tuple[int, Bytes], ...]
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient of the loss in the receiving party's embedding (Algorithm 2)."""
+
+    t0: int
+    packet: Bytes
+
+
+Message = Embedding | Evaluation | Broadcast | Gradient
+_KINDS: dict[type[Message], int] = {Embedding: 1, Broadcast: 2, Gradient: 3, Evaluation: 4}
+
+
+def encode(message: Message) -> bytes:
+    """The frame of a message."""
+    match message:
+        case Embedding(t0, m, packet) | Evaluation(t0, m, packet):
+            sender, parts = m, [packet]
+        case Gradient(t0, packet):
+            sender, parts = SERVER, [packet]
+        case Broadcast(t0, model, embeddings):
+            sender, parts = SERVER, _listed([(SERVER, packet) for packet in model] + list(embeddings))
+    size = sum(len(part) for part in parts)
+    head = HEADER.pack(MAGIC, VERSION, _KINDS[type(message)], sender, t0, size, 0)[:-4]
+    crc = zlib.crc32(head)
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    return b"".join((head, struct.pack("<I", crc), *parts))
+
+
+def decode(frame: Bytes, max_body: int = MAX_BODY) -> Message:
+    """The message in a frame; packets stay unopened views of it."""
+    reader = Reader(frame)
+    head = reader.take(HEADER.size, "frame header")
+    magic, version, kind, sender, t0, size, crc = HEADER.unpack(head)
+    if magic != MAGIC:
+        raise DecodeError("not a cvfl frame")
+    if version != VERSION:
+        raise DecodeError(f"frame version {version}, this is version {VERSION}")
+    if size > max_body:
+        raise DecodeError(f"a body of {size} bytes is over the cap of {max_body}")
+    body = reader.take(size, "body")
+    reader.finish()
+    if zlib.crc32(body, zlib.crc32(head[:-4])) != crc:
+        raise DecodeError("checksum does not match")
+    return _message(kind, sender, t0, body)
+
+
+def _message(kind: int, sender: int, t0: int, body: memoryview) -> Message:
+    if (kind in (2, 3)) != (sender == SERVER):
+        raise DecodeError(f"a message of kind {kind} does not come from role {sender}")
+    match kind:
+        case 1:
+            return Embedding(t0, sender, body)
+        case 2:
+            entries = _unlisted(body)
+            model = tuple(packet for m, packet in entries if m == SERVER)
+            return Broadcast(t0, model, tuple((m, packet) for m, packet in entries if m != SERVER))
+        case 3:
+            return Gradient(t0, body)
+        case 4:
+            return Evaluation(t0, sender, body)
+        case _:
+            raise DecodeError(f"unknown message kind {kind}")
+
+
+def _listed(entries: list[tuple[int, Bytes]]) -> list[Bytes]:
+    """A broadcast's body: u16 count, then (u16 role, u32 length, packet) for each."""
+    parts: list[Bytes] = [struct.pack("<H", len(entries))]
+    for m, packet in entries:
+        parts += (struct.pack("<HI", m, len(packet)), packet)
+    return parts
+
+
+def _unlisted(body: memoryview) -> list[tuple[int, memoryview]]:
+    reader = Reader(body)
+    (count,) = reader.read("<H", "packet count")
+    entries: list[tuple[int, memoryview]] = []
+    for _ in range(count):
+        m, size = reader.read("<HI", "packet length")
+        entries.append((m, reader.take(size, "packet")))
+    reader.finish()
+    roles = [m for m, _ in entries]
+    parties = roles[roles.count(SERVER) :]
+    if SERVER in parties or any(a >= b for a, b in itertools.pairwise(parties)):
+        raise DecodeError("packets are not in the order: server model, then parties ascending")
+    return entries

@@ -1,0 +1,85 @@
+"""Tensor packets: a `Packet` as bytes. docs/wire-format.md is the normative page.
+
+    u8 dtype | u8 dims | u8 scalars | u8 planes | u32 dim... | float scalar... | (u8 width, u32 count)... | payloads
+
+For one plane the payload is ceil(n * width / 8) bytes behind 9 + 4 * dims + (4 or 8) * scalars bytes of header.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import torch
+
+from cvfl.compress.base import Packet, Plane
+from cvfl.errors import DecodeError
+from cvfl.wire.bits import WIDTHS, pack, packed_size, unpack
+
+MAX_DIMS = 8
+MAX_SCALARS = 16
+MAX_PLANES = 8
+_DTYPES = {1: (torch.float32, "f"), 2: (torch.float64, "d")}
+_CODES = {torch.float32: 1, torch.float64: 2}
+
+
+def encode_packet(packet: Packet) -> bytes:
+    """The bytes of a packet."""
+    code = _CODES[packet.dtype]
+    head = struct.pack(
+        f"<BBBB{len(packet.shape)}I{len(packet.scalars)}{_DTYPES[code][1]}",
+        code,
+        len(packet.shape),
+        len(packet.scalars),
+        len(packet.planes),
+        *packet.shape,
+        *packet.scalars,
+    )
+    planes = b"".join(struct.pack("<BI", plane.width, plane.symbols.numel()) for plane in packet.planes)
+    payloads = (pack(plane.symbols.cpu().numpy(), plane.width) for plane in packet.planes)
+    return b"".join((head, planes, *payloads))
+
+
+def decode_packet(data: bytes | memoryview) -> Packet:
+    """The packet in these bytes, all of them; memory stays within a small multiple of their length."""
+    reader = Reader(data)
+    code, dims, scalars, planes = reader.read("<BBBB", "packet header")
+    if code not in _DTYPES:
+        raise DecodeError(f"unknown dtype {code}")
+    if dims > MAX_DIMS or scalars > MAX_SCALARS or planes > MAX_PLANES:
+        raise DecodeError(f"{dims} dims, {scalars} scalars, {planes} planes: more than a packet may have")
+    dtype, letter = _DTYPES[code]
+    shape = reader.read(f"<{dims}I", "shape")
+    values = reader.read(f"<{scalars}{letter}", "scalars")
+    heads = [reader.read("<BI", "plane header") for _ in range(planes)]
+    decoded = []
+    for width, count in heads:
+        if width not in WIDTHS:
+            raise DecodeError(f"no symbol is {width} bits wide")
+        symbols = unpack(reader.take(packed_size(count, width), "symbols"), width, count)
+        decoded.append(Plane(torch.from_numpy(symbols), width))
+    reader.finish()
+    return Packet(shape, tuple(decoded), values, dtype)
+
+
+class Reader:
+    """Reads bytes in order and says what was missing when they end early."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._data = memoryview(data)
+        self._at = 0
+
+    def take(self, size: int, what: str) -> memoryview:
+        """The next `size` bytes, without copying them."""
+        if size > len(self._data) - self._at:
+            raise DecodeError(f"{what}: {size} bytes announced, {len(self._data) - self._at} there")
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def read(self, layout: str, what: str) -> tuple[int, ...]:
+        """The next struct."""
+        return struct.unpack(layout, self.take(struct.calcsize(layout), what))
+
+    def finish(self) -> None:
+        """Nothing may be left."""
+        if self._at != len(self._data):
+            raise DecodeError(f"{len(self._data) - self._at} bytes too many")
