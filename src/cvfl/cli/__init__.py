@@ -1,1 +1,28 @@
 """The command line: one file a verb."""
+
+from __future__ import annotations
+
+import typer
+
+from cvfl.cli.bench import bench
+from cvfl.cli.demo import demo
+from cvfl.cli.theory import theory
+from cvfl.cli.train import train
+
+app = typer.Typer(
+    name="cvfl",
+    help="Train one model across organisations that hold different columns about the same people.",
+    epilog="Example: cvfl demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(demo)
+app.command()(train)
+app.command()(theory)
+app.add_typer(bench, name="bench")
+
+
+def main() -> None:
+    """Entry point of the `cvfl` command."""
+    app()

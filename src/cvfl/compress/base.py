@@ -21,10 +21,15 @@ from torch import Tensor
 from cvfl.errors import CompressError, ConfigError, DecodeError
 from cvfl.rng import DITHER, stream
 from cvfl.theory import ErrorBound
+from cvfl.theory.bounds import ROUNDING
 
 MAX_BITS = 16
 CHUNK = 1 << 16
 """Components worked on at a time: few enough to stay in a core's cache and to bound memory."""
+LARGEST = {torch.float32: 2.0**126, torch.float64: 2.0**480}
+"""Largest component of a lossy compressor: beyond it a dithered value or a squared error could overflow."""
+SMALLEST_CELL = 2.0**-900
+"""Cells below this are taken as zero: their square is, and their reciprocal is not a float."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +83,15 @@ class Compressor(ABC):
     def bound(self, h: Tensor, context: Context) -> ErrorBound:
         """Bound ||C(h) - h||^2 for this tensor."""
 
+    def nominal_bits(self, t0: int) -> float:
+        """Bits a component in round t0 as the paper's formulas count them; what really travels is measured."""
+        return 32
+
     def refined(self, factor: float) -> Compressor:
-        """Return a compressor whose error bound is at most `factor` times this one's, 0 < factor <= 1."""
+        """Return a compressor whose error bound is at most `factor` times this one's, 0 < factor <= 1.
+
+        The rounding of the floats themselves (see `rounded`) cannot be refined away, except by sending them exactly.
+        """
         raise ConfigError(f"{type(self).__name__.lower()} cannot follow a schedule: it has no finer setting")
 
     def observe(self, gradient: Tensor) -> None:
@@ -122,19 +134,45 @@ def only_plane(packet: Packet, width: int, count: int) -> Tensor:
     raise DecodeError(f"expected {count} symbols of {width} bits for shape {packet.shape}, got {got}")
 
 
-def extremes(x: Tensor) -> tuple[float, float]:
-    """Least and greatest component; refuses NaN and infinity, which both carry through."""
+def no_scalars(packet: Packet) -> None:
+    """Refuse scalars in a packet that has no use for them."""
+    if packet.scalars:
+        raise DecodeError(f"expected no scalars, got {len(packet.scalars)}")
+
+
+def extremes(x: Tensor, largest: float = math.inf) -> tuple[float, float]:
+    """Least and greatest component; refuses NaN and infinity, which both carry through, and what is too large."""
     if x.numel() == 0:
         return 0.0, 0.0
     least, greatest = (float(value) for value in torch.aminmax(x))
     if not (math.isfinite(least) and math.isfinite(greatest)):
         raise CompressError("holds a NaN or an infinite value")
+    if max(-least, greatest) > largest:
+        raise CompressError(f"spans [{least:.6g}, {greatest:.6g}], beyond the ±{largest:.3g} that can be compressed")
     return least, greatest
 
 
 def working_type(dtype: torch.dtype, bits: int, low: float, high: float) -> torch.dtype:
-    """float32 is exact enough for 2^8 levels of a range whose width it can hold; float64 for the rest."""
-    return torch.float32 if dtype == torch.float32 and bits <= 8 and high - low < 1e37 else torch.float64
+    """float32 is exact enough for 2^8 levels of a range near zero whose cells it can hold; float64 for the rest."""
+    width = high - low
+    enough = bits <= 8 and 1e-30 < width < 1e37 and max(-low, high) <= 4 * width
+    return torch.float32 if dtype == torch.float32 and enough else torch.float64
+
+
+def rounded(bound: ErrorBound, n: int, dtype: torch.dtype, peak: float) -> ErrorBound:
+    """A bound for real arithmetic, widened where n floats of size `peak` are too coarse for it.
+
+    Rounding moves a component by at most u = 2 eps peak, so the error's norm grows by at most u sqrt(n). Bounds allow
+    for 2^-10 of themselves already; more is needed for ranges far from zero, such as 1000 ± 0.001, and many bits.
+    """
+    # The floor keeps the allowance's own square from underflowing.
+    floor = torch.finfo(dtype).smallest_normal if dtype == torch.float32 else 2.0**-460
+    u = 2 * torch.finfo(dtype).eps * max(peak, floor)
+
+    def widened(error: float) -> float:
+        return max(error, (math.sqrt(error / (1 + ROUNDING)) + u * math.sqrt(n)) ** 2) if error else 0.0
+
+    return ErrorBound(widened(bound.expected), widened(bound.worst))
 
 
 def symbol_type(bits: int) -> torch.dtype:
@@ -155,22 +193,22 @@ class Range:
             raise ConfigError("give both low and high, or neither to measure the range of each message")
         if low is not None and high is not None and not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise ConfigError(f"low must be below high and both finite, not low={low}, high={high}")
+        if low is not None and high is not None and max(-low, high) > LARGEST[torch.float32]:
+            raise ConfigError(f"low and high must be within ±{LARGEST[torch.float32]:.3g}, not low={low}, high={high}")
         self.fixed = None if low is None or high is None else (float(low), float(high))
 
-    def of(self, h: Tensor) -> tuple[float, float]:
-        """The interval for this tensor; refuses NaN, infinities and values outside a fixed range."""
-        least, greatest = extremes(h.detach())
+    def of(self, x: Tensor) -> tuple[float, float]:
+        """The interval for this flat tensor; refuses NaN, infinities and values outside a fixed range."""
+        least, greatest = extremes(x, LARGEST[x.dtype])
         if self.fixed is None:
-            if math.isinf(greatest - least):
-                raise CompressError(f"spans [{least:.6g}, {greatest:.6g}], too wide to quantize")
             return least, greatest
-        low, high = self.fixed
-        if h.numel() and (least < low or greatest > high):
+        low, high = interval = _as_floats(self.fixed, x.dtype)
+        if x.numel() and (least < low or greatest > high):
             raise CompressError(
                 f"spans [{least:.6g}, {greatest:.6g}], outside the compressor's [{low:g}, {high:g}]; "
                 "widen low and high, or leave them out to measure the range of each message"
             )
-        return self.fixed
+        return interval
 
     def scalars(self, interval: tuple[float, float]) -> tuple[float, ...]:
         """What travels: nothing for a fixed range, the two ends of a measured one."""
@@ -179,10 +217,16 @@ class Range:
     def read(self, packet: Packet) -> tuple[float, float]:
         """The interval that the sender used."""
         if self.fixed:
-            if packet.scalars:
-                raise DecodeError(f"a fixed range takes no scalars, got {len(packet.scalars)}")
-            return self.fixed
+            no_scalars(packet)
+            return _as_floats(self.fixed, packet.dtype)
+        largest = LARGEST[packet.dtype]
         match packet.scalars:
-            case (low, high) if math.isfinite(low) and math.isfinite(high) and low <= high:
+            case (low, high) if -largest <= low <= high <= largest:
                 return low, high
-        raise DecodeError(f"a measured range is two ordered finite scalars, got {packet.scalars}")
+        raise DecodeError(f"a measured range is two ordered scalars within ±{largest:.3g}, got {packet.scalars}")
+
+
+def _as_floats(interval: tuple[float, float], dtype: torch.dtype) -> tuple[float, float]:
+    """The ends as components have them: -0.1 as a float32 is below -0.1, and must still be inside."""
+    low, high = torch.tensor(interval, dtype=torch.float64).to(dtype).tolist()
+    return low, high

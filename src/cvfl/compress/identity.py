@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from cvfl.compress.base import Compressor, Context, Packet, Plane, extremes, flat, only_plane
+from cvfl.compress.base import Compressor, Context, Packet, Plane, extremes, flat, no_scalars, only_plane
 from cvfl.theory import EXACT, ErrorBound
 
 FLOAT_BITS = {torch.float32: (32, torch.int32), torch.float64: (64, torch.int64)}
@@ -26,6 +26,7 @@ class Identity(Compressor):
 
     def decompress(self, packet: Packet, context: Context) -> Tensor:
         """Reinterpret the integers as floats."""
+        no_scalars(packet)
         width, _ = FLOAT_BITS[packet.dtype]
         return only_plane(packet, width, math.prod(packet.shape)).view(packet.dtype).reshape(packet.shape)
 

@@ -10,8 +10,8 @@ Components go in pairs (x, y), scaled so that the range is the unit square. The 
 
 Each half of the rows is a product grid, so its nearest point is found by rounding and clamping each axis;
 the nearer of the two is the exact nearest codeword, at the border too. The dither is uniform over the
-brick s by sqrt(3)/2 s, a fundamental cell of the lattice. The symbols are the
-columns of all pairs, then their rows, b bits each.
+brick s by sqrt(3)/2 s, a fundamental cell of the lattice. The symbols are the columns of all pairs, then
+their rows, b bits each. An odd last component has a column only: it is a place in an even row.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from cvfl import theory
 from cvfl.compress.base import (
     CHUNK,
     MAX_BITS,
+    SMALLEST_CELL,
     Compressor,
     Context,
     Packet,
@@ -34,9 +35,11 @@ from cvfl.compress.base import (
     chunks,
     flat,
     only_plane,
+    rounded,
     symbol_type,
     working_type,
 )
+from cvfl.compress.identity import Identity
 
 _SQRT3 = math.sqrt(3)
 
@@ -49,25 +52,24 @@ class Lattice(Compressor):
         self.range = Range(low, high)
 
     def compress(self, h: Tensor, context: Context) -> Packet:
-        """Send each pair as the nearest codeword to its dithered place; an odd last one is paired with the middle."""
+        """Send each pair as the nearest codeword to its dithered place."""
         x = flat(h)
         interval = self.range.of(x)
         grid = _Grid(self.bits, *interval)
         work = working_type(x.dtype, self.bits, *interval)
-        pairs = (x.numel() + 1) // 2
-        symbols = torch.empty(2, pairs, dtype=symbol_type(self.bits), device=x.device)
-        dither = context.dither(2 * pairs).reshape(2, pairs)
+        pairs, odd = divmod(x.numel(), 2)
+        symbols = torch.empty(x.numel(), dtype=symbol_type(self.bits), device=x.device)
+        columns, rows = symbols[: pairs + odd], symbols[pairs + odd :]
+        dither = context.dither(x.numel())
+        across, upwards = dither[: pairs + odd], dither[pairs + odd :]
         for part in chunks(pairs, CHUNK // 2):
             pair = x[2 * part.start : 2 * part.stop].to(work)
-            if pair.numel() % 2:
-                pair = torch.cat([pair, pair.new_tensor([grid.middle])])
-            X = (pair[0::2] - grid.middle).mul_(grid.per_s).add_(grid.X0)
-            Y = (pair[1::2] - grid.middle).mul_(grid.per_s / _SQRT3).add_(grid.Y0)
-            X += _across(dither[0, part], X)
-            Y += _upwards(dither[1, part], Y)
-            symbols[0, part], symbols[1, part] = _nearest(X, Y, 2**self.bits)
-        plane = Plane(symbols.reshape(-1), self.bits)
-        return Packet(tuple(h.shape), (plane,), self.range.scalars(interval), x.dtype)
+            X = grid.place_across(pair[0::2], across[part])
+            Y = grid.place_upwards(pair[1::2], upwards[part])
+            columns[part], rows[part] = _nearest(X, Y, grid.size)
+        if odd:
+            columns[pairs:] = grid.place_across(x[-1:].to(work), across[pairs:]).round_().clamp_(0, grid.size - 1)
+        return Packet(tuple(h.shape), (Plane(symbols, self.bits),), self.range.scalars(interval), x.dtype)
 
     def decompress(self, packet: Packet, context: Context) -> Tensor:
         """Place each codeword, subtract the dither and scale back."""
@@ -75,39 +77,65 @@ class Lattice(Compressor):
         grid = _Grid(self.bits, *interval)
         work = working_type(packet.dtype, self.bits, *interval)
         n = math.prod(packet.shape)
-        pairs = (n + 1) // 2
-        columns, rows = only_plane(packet, self.bits, 2 * pairs).reshape(2, pairs)
-        h = torch.empty(pairs, 2, dtype=packet.dtype, device=columns.device)
-        dither = context.dither(2 * pairs).reshape(2, pairs)
+        pairs, odd = divmod(n, 2)
+        symbols = only_plane(packet, self.bits, n)
+        columns, rows = symbols[: pairs + odd], symbols[pairs + odd :]
+        h = torch.empty(n, dtype=packet.dtype, device=symbols.device)
+        dither = context.dither(n)
+        across, upwards = dither[: pairs + odd], dither[pairs + odd :]
         for part in chunks(pairs, CHUNK // 2):
             X = columns[part].to(work).add_((rows[part] & 1).to(work).mul_(0.5))
             Y = rows[part].to(work).mul_(0.5)
-            X -= _across(dither[0, part], X)
-            Y -= _upwards(dither[1, part], Y)
-            h[part, 0] = X.sub_(grid.X0).mul_(grid.s).add_(grid.middle)
-            h[part, 1] = Y.sub_(grid.Y0).mul_(grid.s * _SQRT3).add_(grid.middle)
-        return h.reshape(-1)[:n].reshape(packet.shape)
+            pair = h[2 * part.start : 2 * part.stop]
+            pair[0::2] = grid.value_across(X, across[part])
+            pair[1::2] = grid.value_upwards(Y, upwards[part])
+        if odd:
+            h[-1:] = grid.value_across(columns[pairs:].to(work), across[pairs:])
+        return h.reshape(packet.shape)
 
     def bound(self, h: Tensor, context: Context) -> theory.ErrorBound:
         """See theory.lattice_error: the hexagon's second moment inside, the border's overload on top."""
-        return theory.lattice_error(h.numel(), self.bits, *self.range.of(h))
+        x = flat(h)
+        low, high = self.range.of(x)
+        return rounded(theory.lattice_error(x.numel(), self.bits, low, high), x.numel(), x.dtype, max(-low, high))
 
-    def refined(self, factor: float) -> Lattice:
-        """Add the bits that shrink the cell enough."""
+    def nominal_bits(self, t0: int) -> float:
+        """b."""
+        return self.bits
+
+    def refined(self, factor: float) -> Compressor:
+        """Add the bits that shrink the cell enough; beyond 16 bits nothing but the floats themselves is fine enough."""
+        bits = self.bits + theory.extra_bits(factor)
         low, high = self.range.fixed or (None, None)
-        return Lattice(min(MAX_BITS, self.bits + theory.extra_bits(factor)), low, high)
+        return Lattice(bits, low, high) if bits <= MAX_BITS else Identity()
 
 
 class _Grid:
     """Where the codebook lies, in units of s across and sqrt(3) s upwards."""
 
     def __init__(self, bits: int, low: float, high: float) -> None:
-        size = 2**bits
-        self.s = theory.lattice_spacing(bits) * (high - low)
-        self.per_s = 1 / self.s if self.s else 0.0
-        self.middle = low + (high - low) / 2
-        self.X0 = (size - 0.5) / 2
-        self.Y0 = (size - 1) / 4
+        self.size = 2**bits
+        self._s = theory.lattice_spacing(bits) * (high - low)
+        self._per_s = 1 / self._s if self._s > SMALLEST_CELL else 0.0
+        self._middle = low + (high - low) / 2
+        self._X0 = (self.size - 0.5) / 2
+        self._Y0 = (self.size - 1) / 4
+
+    def place_across(self, x: Tensor, dither: Tensor) -> Tensor:
+        """Where first components lie when dithered."""
+        return (x - self._middle).mul_(self._per_s).add_(self._X0).add_(_across(dither, x))
+
+    def place_upwards(self, y: Tensor, dither: Tensor) -> Tensor:
+        """Where second components lie when dithered."""
+        return (y - self._middle).mul_(self._per_s / _SQRT3).add_(self._Y0).add_(_upwards(dither, y))
+
+    def value_across(self, X: Tensor, dither: Tensor) -> Tensor:
+        """First components of codewords at X, without the dither."""
+        return X.sub_(_across(dither, X)).sub_(self._X0).mul_(self._s).add_(self._middle)
+
+    def value_upwards(self, Y: Tensor, dither: Tensor) -> Tensor:
+        """Second components of codewords at Y, without the dither."""
+        return Y.sub_(_upwards(dither, Y)).sub_(self._Y0).mul_(self._s * _SQRT3).add_(self._middle)
 
 
 def _nearest(X: Tensor, Y: Tensor, size: int) -> tuple[Tensor, Tensor]:

@@ -38,13 +38,19 @@ def known() -> list[str]:
 def build(spec: str) -> Compressor:
     """Build the compressor that a spec string describes; each call gives a new one."""
     head, _, tail = _outside(spec, ":")
-    name, inner = head.strip(), ()
+    name = head.strip()
+    inner: tuple[Compressor, ...] = ()
     if head.rstrip().endswith(")") and "(" in head:
         name, _, rest = head.strip().partition("(")
         inner = (build(rest[:-1]),)
     if name not in _known:
         raise ConfigError(f"unknown compressor {name!r}{suggest(name, _known)}")
-    options = dict(_option(part, spec) for part in tail.split(",")) if tail.strip() else {}
+    options: dict[str, int | float | str] = {}
+    for part in tail.split(",") if tail.strip() else ():
+        key, value = _option(part, spec)
+        if key in options:
+            raise ConfigError(f"compressor {spec!r}: {key} is given twice")
+        options[key] = value
     return _make(name, inner, options)
 
 

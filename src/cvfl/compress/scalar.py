@@ -18,6 +18,7 @@ from torch import Tensor
 from cvfl import theory
 from cvfl.compress.base import (
     MAX_BITS,
+    SMALLEST_CELL,
     Compressor,
     Context,
     Packet,
@@ -27,9 +28,11 @@ from cvfl.compress.base import (
     chunks,
     flat,
     only_plane,
+    rounded,
     symbol_type,
     working_type,
 )
+from cvfl.compress.identity import Identity
 
 
 class Scalar(Compressor):
@@ -49,7 +52,7 @@ class Scalar(Compressor):
         dither = context.dither(x.numel())
         for part in chunks(x.numel()):
             y = x[part].to(work) - low
-            y *= 1 / delta if delta else 0.0
+            y *= 1 / delta if delta > SMALLEST_CELL else 0.0
             y += _cells(dither[part], y)
             # The cast is the floor, as y >= 0; rounding of y may reach 2^b, hence the clamp.
             symbols[part] = y.add_(0.5).clamp_(max=2**self.bits - 1)
@@ -71,12 +74,19 @@ class Scalar(Compressor):
 
     def bound(self, h: Tensor, context: Context) -> theory.ErrorBound:
         """Delta^2/12 a component expected, Delta^2/4 at worst."""
-        return theory.scalar_error(h.numel(), self.bits, *self.range.of(h))
+        x = flat(h)
+        low, high = self.range.of(x)
+        return rounded(theory.scalar_error(x.numel(), self.bits, low, high), x.numel(), x.dtype, max(-low, high))
 
-    def refined(self, factor: float) -> Scalar:
-        """Add the bits that shrink the cell enough."""
+    def nominal_bits(self, t0: int) -> float:
+        """b."""
+        return self.bits
+
+    def refined(self, factor: float) -> Compressor:
+        """Add the bits that shrink the cell enough; beyond 16 bits nothing but the floats themselves is fine enough."""
+        bits = self.bits + theory.extra_bits(factor)
         low, high = self.range.fixed or (None, None)
-        return Scalar(min(MAX_BITS, self.bits + theory.extra_bits(factor)), low, high)
+        return Scalar(bits, low, high) if bits <= MAX_BITS else Identity()
 
 
 def _cells(dither: Tensor, like: Tensor) -> Tensor:

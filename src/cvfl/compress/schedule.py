@@ -37,6 +37,10 @@ class Schedule(Compressor):
         """This round's bound."""
         return self.at(context.t0).bound(h, context)
 
+    def nominal_bits(self, t0: int) -> float:
+        """This round's bits."""
+        return self.at(t0).nominal_bits(t0)
+
     def refined(self, factor: float) -> Schedule:
         """Refine the start; the schedule goes on from there."""
         return Schedule(self.inner.refined(factor), self.rate)

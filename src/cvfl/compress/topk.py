@@ -21,10 +21,21 @@ import torch
 from torch import Tensor
 
 from cvfl import theory
-from cvfl.compress.base import Compressor, Context, Packet, Plane, checked_bits, extremes, flat
+from cvfl.compress.base import (
+    LARGEST,
+    Compressor,
+    Context,
+    Packet,
+    Plane,
+    checked_bits,
+    extremes,
+    flat,
+    float_type,
+    no_scalars,
+)
 from cvfl.compress.identity import FLOAT_BITS
 from cvfl.compress.indices import decode_indices, encode_indices
-from cvfl.errors import ConfigError, DecodeError, suggest
+from cvfl.errors import CompressError, ConfigError, DecodeError, suggest
 
 
 class TopK(Compressor):
@@ -41,8 +52,8 @@ class TopK(Compressor):
     def compress(self, h: Tensor, context: Context) -> Packet:
         """Send the indices of what is kept, and its values as plain floats."""
         x = flat(h)
-        extremes(x)
-        rows = x.reshape(-1, _width(h.shape))
+        extremes(x, LARGEST[x.dtype])
+        rows = _rows(x, h.shape)
         kept = self._choose(rows)
         values = (rows[:, kept] if self.by == "column" else x[kept]).reshape(-1).contiguous()
         width, integers = FLOAT_BITS[x.dtype]
@@ -51,30 +62,39 @@ class TopK(Compressor):
 
     def decompress(self, packet: Packet, context: Context) -> Tensor:
         """Put the values in their places and zeros elsewhere."""
+        no_scalars(packet)
         n, width = math.prod(packet.shape), _width(packet.shape)
         if not packet.planes or packet.planes[-1].width != FLOAT_BITS[packet.dtype][0]:
             raise DecodeError("a top-k packet ends with a plane of float values")
         values = packet.planes[-1].symbols.view(packet.dtype)
         columns = self.by == "column"
-        kept = decode_indices(packet.planes[:-1], width if columns else n)
+        places = width if columns else n
+        kept = decode_indices(packet.planes[:-1], places)
+        # Both ends know k. A shape that claims more places than k allows is refused before its zeros are allocated.
+        if kept.numel() != self._count(places):
+            raise DecodeError(f"{kept.numel()} indices instead of {self._count(places)} for shape {packet.shape}")
         rows = n // width if width else 0
         if values.numel() != kept.numel() * (rows if columns else 1):
             raise DecodeError(f"{kept.numel()} indices do not go with {values.numel()} values, shape {packet.shape}")
         h = torch.zeros(n, dtype=packet.dtype, device=values.device)
         if columns:
-            h.reshape(-1, width)[:, kept] = values.reshape(rows, kept.numel())
+            h.reshape(rows, width)[:, kept] = values.reshape(rows, kept.numel())
         else:
             h[kept] = values
         return h.reshape(packet.shape)
 
     def bound(self, h: Tensor, context: Context) -> theory.ErrorBound:
         """Every component that is not sent costs at most the peak's square."""
-        least, greatest = extremes(h.detach())
+        least, greatest = extremes(flat(h), LARGEST[float_type(h)])
         dropped = h.numel() - self._count(h.numel())
         if self.by == "column" and h.numel():
             width = _width(h.shape)
             dropped = h.numel() // width * (width - self._count(width))
         return theory.topk_error(dropped, max(-least, greatest))
+
+    def nominal_bits(self, t0: int) -> float:
+        """b, and more as a schedule has more of the components kept."""
+        return 32 - self.factor * (32 - self.bits)
 
     def refined(self, factor: float) -> TopK:
         """Keep more components; what was learned is shared."""
@@ -84,7 +104,8 @@ class TopK(Compressor):
 
     def observe(self, gradient: Tensor) -> None:
         """Remember the mean gradient magnitude of each column."""
-        self.score = gradient.detach().reshape(-1, _width(gradient.shape)).abs().mean(0)
+        if gradient.numel():
+            self.score = _rows(gradient.detach(), gradient.shape).abs().mean(0)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The column scores, once there are any."""
@@ -102,10 +123,13 @@ class TopK(Compressor):
         """Ascending indices of the columns or entries to keep; ties go to the lower index on every device."""
         if self.score is not None and self.score.numel() != rows.shape[1]:
             raise ConfigError(f"topk learned from {self.score.numel()} columns and now gets {rows.shape[1]}")
+        score = None if self.score is None else self.score.to(rows.device)
+        if score is not None and not bool(score.isfinite().all()):
+            raise CompressError("cannot be ranked: the last gradient in it held a NaN or an infinite value")
         if self.by == "column":
-            rank = self.score if self.score is not None else rows.abs().sum(0)
+            rank = score if score is not None else rows.abs().sum(0)
         else:
-            rank = (rows.abs() if self.score is None else rows.abs() * self.score).reshape(-1)
+            rank = (rows.abs() if score is None else rows.abs() * score).reshape(-1)
         return _largest(rank, self._count(rank.numel()))
 
 
@@ -116,6 +140,12 @@ def _largest(rank: Tensor, k: int) -> Tensor:
     above = (rank > least).nonzero().reshape(-1)
     ties = (rank == least).nonzero().reshape(-1)[: k - above.numel()]
     return torch.cat([above, ties]).sort().values
+
+
+def _rows(x: Tensor, shape: tuple[int, ...] | torch.Size) -> Tensor:
+    """The tensor as rows of its last dimension; torch cannot infer their number when that dimension is 0."""
+    width = _width(shape)
+    return x.reshape(x.numel() // width if width else 0, width)
 
 
 def _width(shape: tuple[int, ...] | torch.Size) -> int:

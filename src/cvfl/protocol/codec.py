@@ -42,7 +42,7 @@ class Codec:
         self.name = name
         self._address = (seed, m, part)
         self._lock = threading.Lock()
-        self._last: tuple[int, Bytes, Tensor] | None = None
+        self._last: tuple[int, bytes, Tensor] | None = None
 
     def _context(self, t0: int) -> Context:
         seed, m, part = self._address
@@ -57,9 +57,10 @@ class Codec:
 
     def decode(self, data: Bytes, t0: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """The tensor that every receiver of this packet uses; callers must not change it."""
+        same = bytes(data)  # compared at once; a memoryview would be compared byte by byte
         with self._lock:
-            if self._last is None or self._last[0] != t0 or self._last[1] != data:
-                self._last = (t0, data, self._decoded(data, t0, shape, dtype))
+            if self._last is None or self._last[:2] != (t0, same):
+                self._last = (t0, same, self._decoded(data, t0, shape, dtype))
             return self._last[2]
 
     def _decoded(self, data: Bytes, t0: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

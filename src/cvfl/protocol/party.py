@@ -191,8 +191,9 @@ class Party:
         self.codecs[self.m].compressor.load_state_dict(state["compressor"])
         if not self.done:
             self._h = self._forward()
-            # The forward pass moved the running statistics a second time.
-            self.model.load_state_dict(state["model"])
+            for key, statistic in self.model.named_buffers():
+                # The forward pass moved it a second time; its graph must not notice that it is put back.
+                statistic.data.copy_(state["model"][key])
 
 
 _EVALUATION_ROWS = 1024

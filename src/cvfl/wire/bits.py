@@ -32,8 +32,13 @@ def symbol_dtype(width: int) -> np.dtype[Any]:
 
 
 def pack(symbols: ArrayLike, width: int) -> bytes:
-    """Pack integers below 2^width (bit patterns for 32 and 64)."""
+    """Pack integers from 0 to 2^width - 1 (bit patterns for 32 and 64)."""
     flat = np.ascontiguousarray(symbols).reshape(-1)
+    if width not in WIDTHS:
+        raise ValueError(f"no symbol is {width} bits wide")
+    if width < 32 and flat.size and not (flat.min() >= 0 and flat.max() < 1 << width):
+        # Unchecked, it would spill into its neighbours.
+        raise ValueError(f"symbols from {flat.min()} to {flat.max()} do not fit {width} bits")
     if width in (8, 16, 32, 64):
         return flat.astype(f"<u{width // 8}", copy=False).tobytes()
     if width > 8:
@@ -130,9 +135,9 @@ def _pack_wide(symbols: Symbols, width: int) -> bytes:
 
 def _unpack_wide(data: bytes | memoryview, width: int) -> Symbols:
     count = -(-len(data) // width)
-    groups = np.zeros(count * width, dtype=np.uint8)
-    groups[: len(data)] = np.frombuffer(data, dtype=np.uint8)
-    groups = groups.reshape(count, width)
+    padded = np.zeros(count * width, dtype=np.uint8)
+    padded[: len(data)] = np.frombuffer(data, dtype=np.uint8)
+    groups = padded.reshape(count, width)
     out = np.empty((count, 8), dtype=np.uint64)
     for i in range(8):
         byte, shift = divmod(i * width, 8)

@@ -7,6 +7,7 @@ For one plane the payload is ceil(n * width / 8) bytes behind 9 + 4 * dims + (4 
 
 from __future__ import annotations
 
+import math
 import struct
 
 import torch
@@ -18,6 +19,8 @@ from cvfl.wire.bits import WIDTHS, pack, packed_size, unpack
 MAX_DIMS = 8
 MAX_SCALARS = 16
 MAX_PLANES = 8
+MAX_COMPONENTS = 2**32 - 1
+"""Largest product of a shape's dimensions; a dimension of 0 counts as 1 here."""
 _DTYPES = {1: (torch.float32, "f"), 2: (torch.float64, "d")}
 _CODES = {torch.float32: 1, torch.float64: 2}
 
@@ -49,6 +52,8 @@ def decode_packet(data: bytes | memoryview) -> Packet:
         raise DecodeError(f"{dims} dims, {scalars} scalars, {planes} planes: more than a packet may have")
     dtype, letter = _DTYPES[code]
     shape = reader.read(f"<{dims}I", "shape")
+    if math.prod(max(dim, 1) for dim in shape) > MAX_COMPONENTS:
+        raise DecodeError(f"shape {shape} has more than {MAX_COMPONENTS} components")
     values = reader.read(f"<{scalars}{letter}", "scalars")
     heads = [reader.read("<BI", "plane header") for _ in range(planes)]
     decoded = []

@@ -1,0 +1,77 @@
+"""`cvfl bench`: how fast codecs and rounds are on this machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from cvfl.cli.errors import one_line
+from cvfl.experiments.bench import CODEC_SHAPES, CODECS, ROUND_SHAPES, bench_codec, bench_round
+
+bench = typer.Typer(help="Measure speed and memory on this machine; keep it quiet meanwhile.", no_args_is_help=True)
+AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON list instead of a table.")]
+
+
+@bench.command()
+def codec(as_json: AsJson = False) -> None:
+    """Encode and decode on one core: GB/s of float32, and peak memory.
+
+    Example: cvfl bench codec --json
+    """
+    with one_line():
+        cases = [(spec, shape) for spec in CODECS for shape in CODEC_SHAPES]
+        console = Console(stderr=True)
+        results = [bench_codec(*case) for case in track(cases, "codecs", console=console, transient=True)]
+    if as_json:
+        typer.echo(json.dumps([asdict(result) for result in results], indent=2))
+        return
+    table = _table("compressor", "shape", "encode GB/s", "decode GB/s", "peak memory / input")
+    for result in results:
+        peak = "-" if result.peak_ratio is None else f"{result.peak_ratio:.2f}"
+        rows, columns = result.shape
+        table.add_row(
+            result.compressor, f"{rows} x {columns}", f"{result.encode_gbps:.2f}", f"{result.decode_gbps:.2f}", peak
+        )
+    Console().print(table)
+
+
+@bench.command(name="round")
+def round_(
+    compressor: Annotated[str, typer.Option(help="Compressor of the parties.")] = "lattice:bits=2",
+    as_json: AsJson = False,
+) -> None:
+    """A round in process beside a bare PyTorch loop that does the same arithmetic; Q = 10.
+
+    Example: cvfl bench round --compressor scalar:bits=4 --json
+    """
+    with one_line():
+        console = Console(stderr=True)
+        shapes = track(ROUND_SHAPES, "rounds", console=console, transient=True)
+        results = [bench_round(shape, compressor) for shape in shapes]
+    if as_json:
+        typer.echo(json.dumps([asdict(result) for result in results], indent=2))
+        return
+    table = _table("shape", "round ms", "bare ms", "ratio", "codec share")
+    for result in results:
+        table.add_row(
+            result.shape,
+            f"{result.round_ms:.1f}",
+            f"{result.bare_ms:.1f}",
+            f"{result.ratio:.2f}",
+            f"{result.codec_share:.1%}",
+        )
+    Console().print(table)
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table()
+    table.add_column(first, no_wrap=True)
+    for name in others:
+        table.add_column(name, justify="right")
+    return table

@@ -1,0 +1,25 @@
+"""Errors as a user sees them: one line on standard error, exit code 2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+
+from cvfl.errors import CvflError
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """Turn a cvfl error into its line and exit code 2, Ctrl-C into exit code 130."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    try:
+        yield
+    except CvflError as error:
+        console.print(f"error: {error}", style="red", markup=False)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        console.print("stopped")
+        raise typer.Exit(130) from None

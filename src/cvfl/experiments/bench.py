@@ -1,0 +1,254 @@
+"""How fast the codecs and a round are, compared within one run on one machine."""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cvfl.compress import Context, build
+from cvfl.data import VerticalData
+from cvfl.experiments.federation import Federation, make_federation
+from cvfl.models import LSTM, MLP, Concat, ResNet
+from cvfl.protocol import Loss, Plan, Recipe, StepSize
+from cvfl.protocol.layers import initialised
+from cvfl.rng import stream
+from cvfl.runtime import Meter, rounds
+from cvfl.runtime.inprocess import one_thread_a_role
+from cvfl.wire import decode_packet, encode_packet
+
+CODECS = ("identity", "scalar:bits=2", "scalar:bits=4", "scalar:bits=8", "scalar:bits=16")
+CODECS += ("lattice:bits=2", "lattice:bits=3", "lattice:bits=4", "lattice:bits=16", "topk:bits=2")
+CODECS += ("topk:bits=2,by=entry",)
+CODEC_SHAPES = ((64, 4096), (1000, 64), (4096, 4096))
+
+
+@dataclass(frozen=True)
+class CodecSpeed:
+    """GB/s of float32 input or output on one core, and the peak memory of a call over the size of its tensor."""
+
+    compressor: str
+    bits: int
+    shape: tuple[int, int]
+    encode_gbps: float
+    decode_gbps: float
+    peak_ratio: float | None
+
+
+@dataclass(frozen=True)
+class RoundSpeed:
+    """Milliseconds of a round, of the bare loop beside it, and the codec's share of the round."""
+
+    shape: str
+    round_ms: float
+    bare_ms: float
+    ratio: float
+    codec_share: float
+
+
+def bench_codec(spec: str, shape: tuple[int, int]) -> CodecSpeed:
+    """Encode to packet bytes and decode again, on one core."""
+    compressor, context = build(spec), Context(seed=1, t0=1, m=1)
+    h = torch.from_numpy(stream(1, "bench").uniform(math.prod(shape))).float().reshape(shape) * 2 - 1
+
+    def encode() -> bytes:
+        return encode_packet(compressor.compress(h, context))
+
+    data = encode()
+
+    def decode() -> Tensor:
+        return compressor.decompress(decode_packet(data), context)
+
+    size = h.numel() * 4
+    with one_thread_a_role():
+        speeds = [size / _fastest(call) / 1e9 for call in (encode, decode)]
+        peaks = [_peak(call, size) for call in (encode, decode)]
+    ratio = None if None in peaks else max(peak for peak in peaks if peak is not None)
+    return CodecSpeed(spec, int(compressor.nominal_bits(0)), shape, speeds[0], speeds[1], ratio)
+
+
+def _fastest(call: Callable[[], object], seconds: float = 0.4) -> float:
+    best, end = math.inf, time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        began = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - began)
+    return best
+
+
+def _peak(call: Callable[[], object], size: int) -> float | None:
+    """Peak of resident memory during a call, its tensor included, over the tensor's size; Linux only.
+
+    Small tensors drown in what the allocator keeps, so only those of 16 MB or more are measured.
+    """
+    status, refs = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    if size < 16e6 or not refs.exists():
+        return None
+    gc.collect()
+    before = _resident(status, "VmRSS")
+    refs.write_text("5")  # resets the high-water mark
+    result = call()
+    peak = _resident(status, "VmHWM")
+    del result
+    return 1 + max(0, peak - before) / size
+
+
+def _resident(status: Path, key: str) -> int:
+    line = next(line for line in status.read_text().splitlines() if line.startswith(key))
+    return int(line.split()[1]) * 1024
+
+
+@dataclass(frozen=True)
+class RoundShape:
+    """M parties with rows of one shape, their model, and the width of its embedding."""
+
+    name: str
+    batch: int
+    row: tuple[int, ...]
+    width: int
+    make: Callable[[], nn.Module]
+    M: int = 4
+    Q: int = 10
+
+
+ROUND_SHAPES = (
+    RoundShape("lstm 4 x (1000 x 48 x 19 -> 16)", 1000, (48, 19), 16, lambda: LSTM(19, 16)),
+    RoundShape("resnet 4 x (100 x 3 x 16 x 16 -> 16)", 100, (3, 16, 16), 16, lambda: ResNet(3, 16, 8, 1, 3)),
+    RoundShape("mlp 4 x (1000 x 20 -> 64)", 1000, (20,), 64, lambda: MLP(20, 64, (64,), bounded=True)),
+)
+
+
+def bench_round(shape: RoundShape, compressor: str = "lattice:bits=2", repeats: int = 12) -> RoundSpeed:
+    """Rounds of the real federation and of a bare loop with the same arithmetic, in turn; medians."""
+    trial = _federation(shape, compressor, 10_000)
+    bare = {threads: _Bare(_federation(shape, compressor, 1), threads) for threads in {1, torch.get_num_threads()}}
+    reports = rounds(trial.server, trial.parties, Meter())
+    for _ in range(8):  # the runtime finds out whether parties are faster side by side
+        next(reports)
+    ours, theirs = [], []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        next(reports)
+        ours.append(time.perf_counter() - began)
+        theirs.append(min(loop.round() for loop in bare.values()))
+    reports.close()  # type: ignore[attr-defined]
+    round_ms, bare_ms = 1e3 * statistics.median(ours), 1e3 * statistics.median(theirs)
+    share = _codec_share(_federation(shape, compressor, 10_000))
+    return RoundSpeed(shape.name, round_ms, bare_ms, round_ms / bare_ms, share)
+
+
+def _federation(shape: RoundShape, compressor: str, count: int) -> Federation:
+    x = torch.from_numpy(stream(1, "bench").uniform(shape.M * shape.batch * math.prod(shape.row))).float() * 2 - 1
+    tables = tuple(x.reshape(shape.M, shape.batch, *shape.row).contiguous())
+    labels = (tables[0].reshape(shape.batch, -1).sum(1) > 0).float()
+    data = VerticalData(
+        names=tuple(f"party{m}" for m in range(1, shape.M + 1)),
+        train=tables,
+        test=tuple(table[:0] for table in tables),
+        train_labels=labels,
+        test_labels=labels[:0],
+        loss=Loss.BINARY,
+    )
+    widths = (shape.width,) * shape.M
+    plan = Plan(1, count, shape.Q, shape.batch, shape.batch, 0, widths, Loss.BINARY, StepSize(0.01))
+    recipe = Recipe(
+        plan=plan,
+        names=data.names,
+        models=(shape.make,) * shape.M,
+        server_model=lambda: Concat(nn.Linear(sum(widths), 1)),
+        compressors=(lambda: build(compressor),) * shape.M,
+        server_compressor=lambda: build("scalar:bits=8"),
+        gradient_compressor=lambda: build("identity"),
+    )
+    return make_federation(recipe, data)
+
+
+class _Bare:
+    """The same steps as one plain loop: no messages, no compression, one role after another."""
+
+    def __init__(self, federation: Federation, threads: int) -> None:
+        self.plan, self.threads = federation.plan, threads
+        self.tables = [party.holding.train for party in federation.parties]
+        self.y = federation.server.labels.train
+        self.models = [party.model for party in federation.parties]
+        self.server_model = initialised(federation.recipe.server_model, 1, 0)
+        roles = [self.server_model, *self.models]
+        self.optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in roles]
+        self.t0 = 0
+
+    def round(self) -> float:
+        """Seconds of one round."""
+        with _threads(self.threads):
+            began = time.perf_counter()
+            self._round()
+            return time.perf_counter() - began
+
+    def _round(self) -> None:
+        rows = self.plan.batch(0)
+        self.t0 += 1
+        y = self.y[rows]
+        h = [model(table[rows]) for model, table in zip(self.models, self.tables, strict=True)]
+        stale = [value.detach() for value in h]
+        self.server_model.requires_grad_(True)
+        for _ in range(self.plan.Q):
+            self._step(self.optimizers[0], stale, y)
+        self.server_model.requires_grad_(False)
+        for m, (model, table) in enumerate(zip(self.models, self.tables, strict=True)):
+            phi = list(stale)
+            for q in range(self.plan.Q):
+                phi[m] = h[m] if q == 0 else model(table[rows])
+                self._step(self.optimizers[m + 1], phi, y)
+
+    def _step(self, optimizer: torch.optim.Optimizer, phi: list[Tensor], y: Tensor) -> None:
+        loss = self.plan.loss(self.server_model(phi), y)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _codec_share(federation: Federation, repeats: int = 6) -> float:
+    """Time inside encode and decode over the time of the rounds, all roles on one thread."""
+    spent = 0.0
+
+    def timed(call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*arguments: Any) -> Any:
+            nonlocal spent
+            began = time.perf_counter()
+            try:
+                return call(*arguments)
+            finally:
+                spent += time.perf_counter() - began
+
+        return wrapper
+
+    model = federation.codecs.model
+    for codec in federation.codecs.embeddings.values():
+        setattr(codec, "encode", timed(codec.encode))  # noqa: B010
+        setattr(codec, "decode", timed(codec.decode))  # noqa: B010
+    setattr(model, "encode", timed(model.encode))  # noqa: B010
+    setattr(model, "decode_into", timed(model.decode_into))  # noqa: B010
+    reports = rounds(federation.server, federation.parties, Meter(), workers=1)
+    next(reports)
+    spent, began = 0.0, time.perf_counter()
+    for _ in range(repeats):
+        next(reports)
+    return spent / (time.perf_counter() - began)

@@ -1,0 +1,289 @@
+"""Draws series as SVG text to put into a page: one function a figure.
+
+Ink is `currentColor` and text takes the page's font, so a figure follows the page into dark mode. Ids are
+prefixed, so that many figures share one page; the same series give the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from cvfl.experiments.recorded import Round
+from cvfl.experiments.series import Curve, Series
+
+MB = 1e6
+
+# Okabe and Ito's palette, those with the best contrast to white and to black first; yellow has none to white.
+BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
+_INK = "#010203"  # drawn as currentColor: a colour that nothing else uses
+_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, _INK)
+_DASHES = ("-", (0, (5, 1.6)), (0, (7, 1.6, 1.4, 1.6)), (0, (1.6, 1.4)))
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_MARKS = 8
+_STEPS = (1, 2, 5, 10)
+
+# In points. A phone shows a figure at about this width, where the text is then as large as it says.
+_WIDTH, _NARROW = 360.0, 310.0
+_FONT = 10.5
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "cvfl",
+    "text.parse_math": False,  # a dollar in a name is a dollar
+    "font.family": "DejaVu Sans",  # wider than what browsers choose, so what fits here fits there
+    "font.size": _FONT,
+    "xtick.labelsize": _FONT - 0.5,
+    "ytick.labelsize": _FONT - 0.5,
+    "legend.fontsize": _FONT,
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.formatter.useoffset": False,
+    "grid.alpha": 0.16,
+    "grid.linewidth": 0.8,
+} | dict.fromkeys(
+    ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color", "hatch.color"), _INK
+)
+_SVG = "http://www.w3.org/2000/svg"
+_HREF = "{http://www.w3.org/1999/xlink}href"
+
+
+def colour(n: int) -> str:
+    """The CSS colour of the nth series."""
+    chosen = _COLOURS[n % len(_COLOURS)]
+    return "currentColor" if chosen == _INK else chosen
+
+
+def metric_by_epoch(series: Sequence[Series], metric: str, label: str, ident: str) -> str:
+    """A test metric over epochs."""
+    curves = [one.curve(lambda line: line.epoch, lambda line: line.test.get(metric)) for one in series]
+    return _lines(series, curves, ("epoch", label), ident)
+
+
+def metric_by_megabytes(series: Sequence[Series], metric: str, label: str, ident: str) -> str:
+    """A test metric over what training has sent; the axis is logarithmic where the series lie far apart."""
+    curves = [one.curve(lambda line: line.sent.training / MB, lambda line: line.test.get(metric)) for one in series]
+    ends = [curve.x[-1] for curve in curves if curve.x and curve.x[-1] > 0]
+    log = bool(ends) and max(ends) > 5 * min(ends)
+    return _lines(series, curves, (f"MB sent in training, up and down{' (log)' if log else ''}", label), ident, log)
+
+
+def loss_by_epoch(series: Sequence[Series], ident: str) -> str:
+    """The loss on the batches, which every round has."""
+    curves = [one.curve(lambda line: line.epoch, lambda line: line.loss) for one in series]
+    return _lines(series, curves, ("epoch", "loss on the batch"), ident)
+
+
+def bytes_by_party(one: Series, widest: float, ident: str) -> str:
+    """Bytes of each party, stacked by direction; `widest` is the largest total of the figures to compare."""
+    parties = one.by_party()
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _axes(64 + 20 * len(parties))
+        start = [0.0] * len(parties)
+        parts = (("up", BLUE, 1.0), ("down", ORANGE, 1.0), ("evaluation", _INK, 0.35))
+        for part, colour_, alpha in parts:
+            widths = [getattr(sent, part) / MB for sent in parties.values()]
+            axes.barh(range(len(parties)), widths, 0.66, left=start, color=colour_, alpha=alpha, linewidth=0)
+            start = [left + width for left, width in zip(start, widths, strict=True)]
+        for row, total in enumerate(start):
+            axes.annotate(
+                f"{total:#.3g}".removesuffix("."), (total, row), (4, 0), textcoords="offset points", va="center"
+            )
+        axes.set_yticks(range(len(parties)), [_short(name, 18) for name in parties])
+        axes.set_ylim(len(parties) - 0.5, -0.5)
+        axes.set_xlim(0, max(widest / MB, 1e-9) * 1.16)
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=_STEPS))
+        axes.set_xlabel("MB")
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(axis="y", length=0)
+        _legend(figure, [(Patch(color=colour_, alpha=alpha, linewidth=0), part) for part, colour_, alpha in parts])
+        return _inline(figure, ident, f"Bytes by party and direction: {one.label}")
+
+
+def error_by_round(series: Sequence[Series], role: str, ident: str) -> str:
+    """Squared compression error of one role's message: measured, expected and bound. See `error_legend`."""
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _axes(170, _NARROW)
+        ends: list[float] = []
+        for n, one in enumerate(series):
+            for part, width in (("bound", 1.4), ("expected", 1.4), ("measured", 1.8)):
+                curve = one.curve(lambda line: line.number + 1, _error_of(role, part))
+                points = [(x, y) for x, y in zip(curve.x, curve.y, strict=True) if y > 0]
+                if not points:
+                    continue  # without compression there is no error, and no place for it on a log axis
+                ends += [y for _, y in points]
+                xs, ys = zip(*points, strict=True)
+                style = _part(part, n) | {"color": _COLOURS[n % len(_COLOURS)], "linewidth": width}
+                axes.plot(xs, ys, markevery=_every(len(xs), n), **style)
+        axes.set(xlabel="round", ylabel="squared error (log)", yscale="log")
+        _log_ticks(axes, "y", ends)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=_STEPS))
+        return _inline(figure, ident, f"Compression error by round: {role}")
+
+
+def error_legend(series: Sequence[Series], ident: str) -> str:
+    """The legend that the figures of `error_by_round` share."""
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(_WIDTH / 72, 4 / 72), facecolor="none")
+        entries: list[tuple[Line2D | Patch, str]] = [
+            (Line2D([], [], color=_COLOURS[n % len(_COLOURS)], marker=_MARKERS[n % len(_MARKERS)]), one.label)
+            for n, one in enumerate(series)
+            if one.lossy
+        ]
+        entries += [(Line2D([], [], color=_INK, **_part(part)), part) for part in ("expected", "bound")]
+        _legend(figure, entries)
+        return _inline(figure, ident, "Legend: a colour for each run, a line style for each figure")
+
+
+def _error_of(role: str, part: str) -> Callable[[Round], float | None]:
+    return lambda line: float(getattr(line.errors[role], part)) if role in line.errors else None
+
+
+def _part(part: str, n: int | None = None) -> dict[str, Any]:
+    match part:
+        case "measured":
+            return {"linestyle": "-", "marker": _MARKERS[(n or 0) % len(_MARKERS)]}
+        case "expected":
+            return {"linestyle": (0, (5, 1.6))}
+    return {"linestyle": (0, (1.4, 1.4))}
+
+
+def _lines(
+    series: Sequence[Series], curves: Sequence[Curve], labels: tuple[str, str], ident: str, log: bool = False
+) -> str:
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _axes(236)
+        entries: list[tuple[Line2D | Patch, str]] = []
+        for n, (one, curve) in enumerate(zip(series, curves, strict=True)):
+            chosen, points = _COLOURS[n % len(_COLOURS)], len(curve.x)
+            style: dict[str, Any] = {
+                "linestyle": _DASHES[n % len(_DASHES)],
+                "marker": _MARKERS[n % len(_MARKERS)],
+                "color": chosen,
+            }
+            axes.plot(curve.x, curve.y, markevery=_every(points, n), **style)
+            if curve.deviation:
+                low, high = zip(*((y - d, y + d) for y, d in zip(curve.y, curve.deviation, strict=True)), strict=True)
+                axes.fill_between(curve.x, low, high, color=chosen, alpha=0.18, linewidth=0)
+            if points and len(series) > 1:
+                entries.append((Line2D([], [], **style), one.label))
+        axes.set(xlabel=labels[0], ylabel=labels[1])
+        longest = max((curve.x[-1] for curve in curves if curve.x), default=0)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=longest >= 5, steps=_STEPS))
+        if log:
+            axes.set_xscale("log")
+            _log_ticks(axes, "x", [x for curve in curves for x in curve.x])
+        _legend(figure, entries)
+        return _inline(figure, ident, f"{labels[1]} by {labels[0]}")
+
+
+def _axes(height: float, width: float = _WIDTH) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width / 72, height / 72), layout="constrained", facecolor="none")
+    return figure, figure.add_subplot(facecolor="none")
+
+
+def _every(points: int, n: int) -> tuple[int, int]:
+    """Some eight markers a line, shifted from line to line so that they do not cover each other."""
+    step = max(1, points // _MARKS)
+    return (n * max(1, step // 4)) % step, step
+
+
+def _legend(figure: Figure, entries: Sequence[tuple[Line2D | Patch, str]]) -> None:
+    """Put the legend above the axes, in as many columns as fit, and make room for it."""
+    if not entries:
+        return
+    labels = [_short(label, 50) for _, label in entries]
+    columns = max(1, min(len(labels), int(_WIDTH / (44 + 0.62 * _FONT * max(map(len, labels))))))
+    rows = math.ceil(len(labels) / columns)
+    columns = math.ceil(len(labels) / rows)  # four entries are two and two rather than three and one
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + (4 + rows * 1.5 * _FONT) / 72)
+    figure.legend(
+        [handle for handle, _ in entries],
+        labels,
+        loc="outside upper left" if figure.axes else "center left",
+        ncols=columns,
+        handlelength=2.8,
+        columnspacing=1.6,
+        borderpad=0,
+        labelspacing=0.4,
+    )
+
+
+def _log_ticks(axes: Axes, side: str, values: Sequence[float]) -> None:
+    """Label powers of ten and, where there is room, their doubles and fives."""
+    axis = axes.xaxis if side == "x" else axes.yaxis
+    positive = [value for value in values if value > 0]
+    decades = math.log10(max(positive) / min(positive)) if positive else 0
+    crowded = decades > (2.6 if side == "x" else 1.6)
+    axis.set_major_locator(LogLocator(subs=(1.0,) if crowded else (1.0, 2.0, 5.0), numticks=9 if side == "x" else 6))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
+    axis.set_minor_locator(LogLocator(subs=range(2, 10), numticks=60))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def plain(value: float) -> str:
+    """A tick's number: 0.05, 20, 3,000, and 10⁻⁵ or 2×10⁷ where zeros would have to be counted."""
+    if value == 0 or 1e-3 <= abs(value) < 1e5:
+        return f"{value:,.10g}"
+    digits, _, power = f"{value:.1e}".partition("e")
+    raised = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    factor = digits.removesuffix(".0")
+    return f"10{raised}" if factor == "1" else f"{factor}×10{raised}"
+
+
+def _short(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _inline(figure: Figure, ident: str, title: str) -> str:
+    """The figure as an <svg> element that can stand beside others in one page."""
+    buffer = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with warnings.catch_warnings():
+        # The browser draws the text with its own fonts; what this one lacks does not matter.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure.savefig(buffer, format="svg", metadata=nothing)
+    root = ElementTree.fromstring(buffer.getvalue())
+    box = root.attrib["viewBox"]
+    root.attrib.clear()
+    root.attrib.update({"id": ident, "class": "figure", "viewBox": box, "role": "img", "aria-label": title})
+    root.set("style", "stroke-linejoin: round; stroke-linecap: butt")
+    root.remove(root[0])  # a style sheet for all elements, which would leak into the page
+    for element in root.iter():
+        _adapt(element, ident)
+    ElementTree.register_namespace("", _SVG)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _adapt(element: ElementTree.Element, ident: str) -> None:
+    if element.get("id") not in (None, ident):
+        element.set("id", f"{ident}-{element.get('id')}")
+    if reference := element.attrib.pop(_HREF, None):
+        element.set("href", f"#{ident}-{reference.removeprefix('#')}")
+    if element.get("transform", "").startswith("rotate(-0 "):
+        del element.attrib["transform"]
+    for key in ("clip-path", "style", "fill"):
+        if key in element.attrib:
+            value = element.attrib[key].replace("url(#", f"url(#{ident}-").replace(_INK, "currentColor")
+            element.set(key, re.sub(r"font-family: [^;]*", "font-family: var(--sans, sans-serif)", value))
+    for key in ("d", "x", "y"):
+        if key in element.attrib:  # hundredths of a point are enough, and halve the size
+            rounded = re.sub(r"(\.\d\d)\d+", r"\1", element.attrib[key])
+            element.set(key, " ".join(rounded.split()))

@@ -1,0 +1,137 @@
+"""What a run leaves: its directory with configuration, metrics, summary, parameters and report.
+
+    RUN/config.json         the configuration as it was understood
+    RUN/metrics.jsonl       one line a round; evaluations and measured errors on the rounds that have them
+    RUN/summary.json        the figures that people quote
+    RUN/parameters/*.safetensors   final parameters, one file a role
+    RUN/report.html         the same for the eye
+
+It is written under a temporary name beside its place and moved there when complete, so a run that fails
+leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import shutil
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import nn
+
+from cvfl.errors import ConfigError
+from cvfl.protocol import Measured
+from cvfl.runtime import Meter, RoundReport, Traffic
+
+
+class RunDirectory:
+    """Writes a run directory; as a context manager it removes what an error leaves half-written."""
+
+    def __init__(self, path: Path) -> None:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise ConfigError(f"{path} exists already; choose another --out or remove it")
+        self.path = path
+        self.partial = path.with_name(f".{path.name}.partial")
+        self._lines: Any = None
+
+    def __enter__(self) -> RunDirectory:
+        shutil.rmtree(self.partial, ignore_errors=True)
+        try:
+            self.partial.mkdir(parents=True)
+        except OSError as error:
+            raise ConfigError(f"{self.path}: cannot be written: {error.strerror}") from None
+        self._lines = (self.partial / "metrics.jsonl").open("w", encoding="utf-8")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lines.close()
+        if kind is not None:
+            shutil.rmtree(self.partial, ignore_errors=True)
+            return
+        if self.path.exists():
+            self.path.rmdir()
+        self.partial.rename(self.path)
+
+    def line(self, values: Mapping[str, Any]) -> None:
+        """Append a line to metrics.jsonl; a reader sees it at once."""
+        print(json.dumps(values), file=self._lines, flush=True)
+
+    def json(self, name: str, values: Mapping[str, Any]) -> None:
+        """Write a JSON file."""
+        (self.partial / name).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+    def parameters(self, models: Mapping[str, nn.Module]) -> None:
+        """Write each role's final model."""
+        folder = self.partial / "parameters"
+        folder.mkdir()
+        for name, model in models.items():
+            (folder / f"{name}.safetensors").write_bytes(serialised(model))
+
+
+def serialised(model: nn.Module) -> bytes:
+    """Parameters and buffers as safetensors bytes."""
+    return save({key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()})
+
+
+def fingerprint(model: nn.Module) -> str:
+    """SHA-256 over the names, types, shapes and bits of all parameters."""
+    digest = hashlib.sha256()
+    for name, value in model.named_parameters():
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def traffic(total: Traffic) -> dict[str, int]:
+    """Bytes by direction as the files spell them."""
+    return {"up": total.up, "down": total.down, "evaluation": total.evaluation}
+
+
+def error(measured: Measured) -> dict[str, float]:
+    """A measured error beside the mean and the worst that theory allows."""
+    return {"measured": measured.error, "expected": measured.expected, "bound": measured.worst}
+
+
+def by_party(meter: Meter, names: tuple[str, ...]) -> dict[str, dict[str, int]]:
+    """Bytes of every party by name."""
+    return {name: traffic(meter.parties.get(m, Traffic())) for m, name in enumerate(names, start=1)}
+
+
+def round_line(
+    report: RoundReport, epoch: float, step_size: float, meter: Meter, names: tuple[str, ...]
+) -> dict[str, Any]:
+    """The metrics.jsonl line of a round; bytes are counted from the start of the run."""
+    line: dict[str, Any] = {
+        "round": report.t0,
+        "epoch": epoch,
+        "loss": report.loss,
+        "step_size": step_size,
+        "seconds": report.seconds,
+        "bytes": traffic(meter.total()),
+        "by_party": by_party(meter, names),
+    }
+    if report.evaluation:
+        line |= {"train": report.evaluation.train, "test": report.evaluation.test}
+    if report.measured:
+        roles = ("server", *names)
+        line["compression_error"] = {roles[m]: error(measured) for m, measured in sorted(report.measured.items())}
+    return line
+
+
+def versions() -> dict[str, str]:
+    """What the figures depend on."""
+    return {
+        "cvfl": version("cvfl"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": version("numpy"),
+    }

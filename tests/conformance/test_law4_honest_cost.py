@@ -1,0 +1,87 @@
+"""Laws 4 and 8: every byte is counted where a frame leaves, and nothing but the protocol's messages leaves."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from cvfl.protocol import Loss
+from cvfl.runtime import Meter, inprocess
+from cvfl.wire import Broadcast, Embedding, Evaluation, Gradient, decode, decode_packet, encode, packed_size
+from federations import data, federation, run
+
+FRAME, PACKET, ENTRY = 20, 17, 6  # frame header; packet of 2 dims and one plane; entry of a broadcast
+MEASURED_RANGE = 16  # two float64
+
+
+@pytest.fixture
+def captured(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """All frames that the runtime encodes."""
+    frames: list[bytes] = []
+
+    def spy(message):  # type: ignore[no-untyped-def]
+        frames.append(encode(message))
+        return frames[-1]
+
+    monkeypatch.setattr(inprocess, "encode", spy)
+    return frames
+
+
+def test_the_meter_counts_exactly_the_frames_that_left(captured: list[bytes]) -> None:
+    meter = run(federation(compressor="topk:bits=8", server_compressor="scalar:bits=4", local_iterations=2))
+    kinds = Counter[type]()
+    for frame in captured:
+        kinds[type(decode(frame))] += len(frame)
+    total = meter.total()
+    assert total.up == kinds[Embedding]
+    assert total.down == kinds[Broadcast]
+    assert total.evaluation == kinds[Evaluation]
+    assert total.total == sum(len(frame) for frame in captured)
+    for m, traffic in meter.parties.items():
+        sent = [frame for frame in captured if isinstance(message := decode(frame), Embedding) and message.m == m]
+        assert traffic.up == sum(len(frame) for frame in sent)
+
+
+def test_a_round_costs_what_the_wire_format_says() -> None:
+    """Algorithm 1, scalar b = 3, M = 3, P = 4, B = 16: each figure by hand."""
+    meter = run(federation(rounds=1, compressor="scalar:bits=3", evaluate_every=5))
+    packet = PACKET + MEASURED_RANGE + packed_size(16 * 4, 3)
+    theta_0 = PACKET - 4 + 8 * (12 * 3 + 3)  # one dimension, 12 x 3 weights and 3 biases, float64, exact
+    test_embedding = FRAME + PACKET + 20 * 4 * 8
+    for traffic in meter.parties.values():
+        assert traffic.up == FRAME + packet
+        assert traffic.down == FRAME + 2 + (ENTRY + theta_0) + 2 * (ENTRY + packet)
+        assert traffic.evaluation == test_embedding
+
+
+def test_algorithm_2_sends_each_party_only_its_own_gradient(captured: list[bytes]) -> None:
+    run(federation(algorithm=2, rounds=2))
+    kinds = Counter(type(decode(frame)) for frame in captured)
+    assert kinds == {Embedding: 6, Gradient: 6, Evaluation: 3}
+    assert all(decode_packet(decode(f).packet).shape == (16, 4) for f in captured if isinstance(decode(f), Gradient))
+
+
+@pytest.mark.parametrize("algorithm", [1, 2])
+def test_no_frame_holds_features_or_labels(captured: list[bytes], algorithm: int) -> None:
+    """Mark the features and labels with values whose bytes can be found again."""
+    table = data(Loss.SQUARED)
+    marks = torch.tensor([1234.5678, 8765.4321], dtype=torch.float64)
+    for x in table.train:
+        x[:, 0] = marks[0]
+    table.train_labels[:] = marks[1]
+    run(federation(table, algorithm=algorithm, rounds=4, step_size={"eta": 1e-9}))
+    assert len(captured) > 8
+    for mark in marks:
+        needles = [mark.numpy().tobytes(), mark.float().numpy().tobytes()]
+        assert not any(needle in frame for needle in needles for frame in captured)
+
+
+def test_the_meter_separates_parties_directions_and_evaluation() -> None:
+    meter, frame = Meter(), encode(Embedding(0, 1, b"abc"))
+    meter.add(1, inprocess.Direction.UP, frame)
+    meter.add(2, inprocess.Direction.DOWN, frame)
+    meter.add(2, inprocess.Direction.UP, encode(Evaluation(0, 2, b"abcd")))
+    assert (meter.parties[1].up, meter.parties[2].down, meter.parties[2].evaluation) == (23, 23, 24)
+    assert meter.total().total == 70

@@ -1,0 +1,77 @@
+"""Small federations for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from cvfl.data import VerticalData
+from cvfl.experiments.config import RunConfig, parse_config
+from cvfl.experiments.federation import Federation, make_federation, make_recipe
+from cvfl.protocol import Loss
+from cvfl.rng import stream
+from cvfl.runtime import Meter, rounds
+
+
+def data(
+    loss: Loss = Loss.MULTICLASS, M: int = 3, rows: int = 60, width: int = 5, dtype: torch.dtype = torch.float64
+) -> VerticalData:
+    """Random columns and labels that depend on all of them."""
+    x = (
+        torch.from_numpy(stream(5, "test data").uniform((rows + 20) * M * width)).to(dtype).reshape(M, -1, width) * 2
+        - 1
+    )
+    score = x.sum((0, 2))
+    match loss:
+        case Loss.SQUARED:
+            y = score
+        case Loss.BINARY:
+            y = (score > score.median()).to(dtype)
+        case Loss.MULTICLASS:
+            y = (score > score.quantile(0.33)).long() + (score > score.quantile(0.67)).long()
+    return VerticalData(
+        names=tuple(f"org{m}" for m in range(1, M + 1)),
+        train=tuple(x[:, :rows]),
+        test=tuple(x[:, rows:]),
+        train_labels=y[:rows],
+        test_labels=y[rows:],
+        loss=loss,
+    )
+
+
+def config(**changes: Any) -> RunConfig:
+    """A configuration for `data`, float64 and uncompressed unless changed."""
+    values: dict[str, Any] = {
+        "data": {"name": "digits"},
+        "step_size": {"eta": 0.2},
+        "rounds": 12,
+        "batch_size": 16,
+        "local_iterations": 1,
+        "compressor": "identity",
+        "server_compressor": "identity",
+        "precision": "float64",
+        "party_model": {"width": 4, "hidden": [6]},
+        "seed": 3,
+    }
+    return parse_config(values | changes)
+
+
+def federation(table: VerticalData | None = None, **changes: Any) -> Federation:
+    """All roles, ready to run."""
+    table = table or data(dtype=getattr(torch, changes.get("precision", "float64")))
+    return make_federation(make_recipe(config(**changes), table), table)
+
+
+def run(fed: Federation, workers: int | None = 1) -> Meter:
+    """Run to the end."""
+    meter = Meter()
+    for _ in rounds(fed.server, fed.parties, meter, workers):
+        pass
+    return meter
+
+
+def parameters(fed: Federation) -> list[torch.Tensor]:
+    """Copies of all roles' parameters, server first."""
+    models = [fed.server.model, *(party.model for party in fed.parties)]
+    return [value.detach().clone() for model in models for value in model.parameters()]
