@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -40,10 +40,13 @@ class Context:
     t0: int = 0
     m: int = 0
     part: str = "embedding"
+    _drawn: dict[int, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     def dither(self, n: int) -> Tensor:
-        """n random 16-bit integers that belong to this message."""
-        return torch.from_numpy(stream(self.seed, DITHER, self.part, self.t0, self.m).int16(n))
+        """n random 16-bit integers that belong to this message; drawn once, not to be changed."""
+        if n not in self._drawn:
+            self._drawn[n] = torch.from_numpy(stream(self.seed, DITHER, self.part, self.t0, self.m).int16(n))
+        return self._drawn[n]
 
 
 @dataclass(frozen=True)

@@ -120,6 +120,8 @@ class _Grid:
         self._middle = low + (high - low) / 2
         self._X0 = (self.size - 0.5) / 2
         self._Y0 = (self.size - 1) / 4
+        self._left = self._middle - self._X0 * self._s
+        self._bottom = self._middle - self._Y0 * self._s * _SQRT3
 
     def place_across(self, x: Tensor, dither: Tensor) -> Tensor:
         """Where first components lie when dithered."""
@@ -131,31 +133,28 @@ class _Grid:
 
     def value_across(self, X: Tensor, dither: Tensor) -> Tensor:
         """First components of codewords at X, without the dither."""
-        return X.sub_(_across(dither, X)).sub_(self._X0).mul_(self._s).add_(self._middle)
+        return X.sub_(_across(dither, X)).mul_(self._s).add_(self._left)
 
     def value_upwards(self, Y: Tensor, dither: Tensor) -> Tensor:
         """Second components of codewords at Y, without the dither."""
-        return Y.sub_(_upwards(dither, Y)).sub_(self._Y0).mul_(self._s * _SQRT3).add_(self._middle)
+        return Y.sub_(_upwards(dither, Y)).mul_(self._s * _SQRT3).add_(self._bottom)
 
 
 def _nearest(X: Tensor, Y: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Column and row of the nearest codeword; a tie goes to the even row."""
-    column, row = X.round().clamp_(0, size - 1), Y.round().clamp_(0, size // 2 - 1)
-    distance = _distance(X - column, Y - row)
-    X -= 0.5
-    Y -= 0.5
-    odd_column, odd_row = X.round().clamp_(0, size - 1), Y.round().clamp_(0, size // 2 - 1)
-    odd_distance = _distance(X.sub_(odd_column), Y.sub_(odd_row))
-    # Selecting by arithmetic with 0 or 1 is exact here and many times faster than torch.where.
-    odd = distance.sub_(odd_distance).sign_().clamp_(min=0)
-    column += odd_column.sub_(column).mul_(odd)
-    row += odd_row.sub_(row).mul_(odd)
+    """Column and row of the nearest codeword, without computing distances.
+
+    Let p and t be the distances to the nearest even column and row of the codebook. The nearest odd ones are then
+    |p - 1/2| and |t - 1/2| away, so the odd point is nearer iff p + 3 t > 1. Only left of column 0 and below row 0,
+    where the odd ones are 1/2 further off instead, p and t count as negative: as X and Y themselves.
+    """
+    columns, rows = size - 1, size // 2 - 1
+    p = X.round().clamp_(0, columns).sub_(X).abs_()
+    t = Y.round().clamp_(0, rows).sub_(Y).abs_()
+    odd = torch.minimum(p, X, out=p).add_(torch.minimum(t, Y, out=t).mul_(3)).gt_(1)
+    half = odd * 0.5
+    column = X.sub_(half).round_().clamp_(0, columns)
+    row = Y.sub_(half).round_().clamp_(0, rows)
     return column, row.mul_(2).add_(odd)
-
-
-def _distance(X: Tensor, Y: Tensor) -> Tensor:
-    """Squared distance in units of s; Y counts in sqrt(3) s."""
-    return X.square_().add_(Y.square_().mul_(3))
 
 
 def _across(dither: Tensor, like: Tensor) -> Tensor:

@@ -26,9 +26,12 @@ from cvfl.runtime import Meter, rounds
 from cvfl.runtime.inprocess import one_thread_a_role
 from cvfl.wire import decode_packet, encode_packet
 
-CODECS = ("identity", "scalar:bits=2", "scalar:bits=4", "scalar:bits=8", "scalar:bits=16")
-CODECS += ("lattice:bits=2", "lattice:bits=3", "lattice:bits=4", "lattice:bits=16", "topk:bits=2")
-CODECS += ("topk:bits=2,by=entry",)
+CODECS = (
+    "identity",
+    *(f"{name}:bits={bits}" for name in ("scalar", "lattice") for bits in (2, 3, 4, 8, 16)),
+    "topk:bits=2",
+    "topk:bits=2,by=entry",
+)
 CODEC_SHAPES = ((64, 4096), (1000, 64), (4096, 4096))
 
 
@@ -183,7 +186,6 @@ class _Bare:
         self.server_model = initialised(federation.recipe.server_model, 1, 0)
         roles = [self.server_model, *self.models]
         self.optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in roles]
-        self.t0 = 0
 
     def round(self) -> float:
         """Seconds of one round."""
@@ -194,18 +196,18 @@ class _Bare:
 
     def _round(self) -> None:
         rows = self.plan.batch(0)
-        self.t0 += 1
         y = self.y[rows]
-        h = [model(table[rows]) for model, table in zip(self.models, self.tables, strict=True)]
+        x = [table[rows] for table in self.tables]
+        h = [model(part) for model, part in zip(self.models, x, strict=True)]
         stale = [value.detach() for value in h]
         self.server_model.requires_grad_(True)
         for _ in range(self.plan.Q):
             self._step(self.optimizers[0], stale, y)
         self.server_model.requires_grad_(False)
-        for m, (model, table) in enumerate(zip(self.models, self.tables, strict=True)):
+        for m, model in enumerate(self.models):
             phi = list(stale)
             for q in range(self.plan.Q):
-                phi[m] = h[m] if q == 0 else model(table[rows])
+                phi[m] = h[m] if q == 0 else model(x[m])
                 self._step(self.optimizers[m + 1], phi, y)
 
     def _step(self, optimizer: torch.optim.Optimizer, phi: list[Tensor], y: Tensor) -> None:

@@ -189,8 +189,14 @@ details .scroll { margin: 0; border-width: 1px 0 0; border-radius: 0 0 10px 10px
   main { max-width: none; padding: 0; }
   h2 { break-after: avoid; }
   tr, .cards > div { break-inside: avoid; }
-  table { font-size: 9pt; }
-  th, td { padding: 3pt 5pt; }
+  table, thead th, .texts td, .texts tbody th { font-size: 8.5pt; }
+  th, td { padding: 3pt 4pt; }
+  td { white-space: normal; }
+  .texts td { overflow-wrap: anywhere; }
+  .cards { grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); }
+  .numbers th[scope=row] { min-width: 0; }
+  th[scope=row], thead th:first-child, .heading th > span { position: static; }
+  .run i { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
   .wide { grid-template-columns: 1fr 1fr; }
   .narrow { grid-template-columns: 1fr 1fr 1fr; }
   .scroll { overflow: visible; }

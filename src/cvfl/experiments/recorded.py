@@ -118,7 +118,8 @@ def read_run(directory: Path) -> Run:
 
 
 def _history(path: Path) -> tuple[Round, ...]:
-    lines = enumerate(_read(path).removesuffix("\n").split("\n"), start=1)
+    text = _read(path).removesuffix("\n")
+    lines = enumerate(text.split("\n") if text else (), start=1)
     return tuple(_round(_Object(_parse(line, f"{path}, line {n}"), f"{path}, line {n}")) for n, line in lines)
 
 

@@ -101,7 +101,7 @@ def _many(compared: Comparison) -> list[Card]:
 
 
 def _signed(change: float) -> str:
-    text = score(abs(change))
+    text = f"{abs(change):.4f}"
     return "the same" if float(text) == 0 else f"{'+' if change > 0 else '−'}{text}"
 
 

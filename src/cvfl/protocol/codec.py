@@ -40,20 +40,21 @@ class Codec:
     def __init__(self, compressor: Compressor, seed: int, m: int, name: str, part: str = "embedding") -> None:
         self.compressor = compressor
         self.name = name
-        self._address = (seed, m, part)
+        self._now = Context(seed, 0, m, part)
         self._lock = threading.Lock()
         self._last: tuple[int, bytes, Tensor] | None = None
 
     def _context(self, t0: int) -> Context:
-        seed, m, part = self._address
-        return Context(seed, t0, m, part)
+        if self._now.t0 != t0:
+            self._now = Context(self._now.seed, t0, self._now.m, self._now.part)
+        return self._now
 
     def encode(self, h: Tensor, t0: int) -> bytes:
         """Packet bytes of a tensor; a tensor that cannot be sent names its party."""
         try:
             return encode_packet(self.compressor.compress(h, self._context(t0)))
         except CompressError as error:
-            raise CompressError(f"{self.name}, round {t0}: the {self._address[2]} {error}") from None
+            raise CompressError(f"{self.name}, round {t0}: the {self._now.part} {error}") from None
 
     def decode(self, data: Bytes, t0: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """The tensor that every receiver of this packet uses; callers must not change it."""
@@ -68,11 +69,11 @@ class Codec:
         # Checked before anything of this shape is allocated.
         if packet.shape != shape or packet.dtype != dtype:
             raise DecodeError(
-                f"{self.name}, round {t0}: the {self._address[2]} is {packet.dtype} {packet.shape}, not {dtype} {shape}"
+                f"{self.name}, round {t0}: the {self._now.part} is {packet.dtype} {packet.shape}, not {dtype} {shape}"
             )
         h = self.compressor.decompress(packet, self._context(t0))
         if h.numel() and not all(math.isfinite(value) for value in torch.aminmax(h)):
-            raise DecodeError(f"{self.name}, round {t0}: the {self._address[2]} holds a NaN or an infinite value")
+            raise DecodeError(f"{self.name}, round {t0}: the {self._now.part} holds a NaN or an infinite value")
         return h
 
     def measure(self, h: Tensor, data: Bytes, t0: int) -> Measured:
@@ -119,7 +120,7 @@ class ModelCodec:
             if rest:
                 size = sum(value.numel() for value in rest)
                 exact = self._exact.decode(packets[-1], t0, (size,), rest[0].dtype)
-                for value, part in zip(rest, exact.split([value.numel() for value in rest]), strict=True):
+                for value, part in zip(rest, torch.split(exact, [value.numel() for value in rest]), strict=True):
                     value.copy_(part.reshape(value.shape))
 
     def observe(self, model: nn.Module) -> None:

@@ -58,6 +58,7 @@ class Party:
         self._embed = Forward(model, plan.seed, m, holding.train[:2])
         blank = [torch.zeros(2, width, dtype=plan.dtype) for width in plan.widths]
         self._fuse = Forward(server_model, plan.seed, m, blank)
+        self._x = holding.train[:0]
         self._h: Tensor | None = None
 
     @property
@@ -73,23 +74,28 @@ class Party:
         """Take this round's local steps and answer with the next round's embedding."""
         if self._h is None:
             raise LocalProtocolError(f"{self.holding.name}: start() comes before the first message")
-        match message, self.plan.algorithm:
-            case (Broadcast(t0), 1) | (Gradient(t0), 2) if t0 == self.t0:
-                pass
-            case _:
-                raise RemoteProtocolError(
-                    f"{self.holding.name}: {type(message).__name__} of round {message.t0} "
-                    f"in round {self.t0} of algorithm {self.plan.algorithm}"
-                )
-        self._set_step_size()
-        if isinstance(message, Broadcast):
-            gradient = self._local_steps(message, self._h)
-        else:
-            gradient = self._step_along(message, self._h)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.plan.eta(self.t0)
+        try:
+            gradient = self._steps(message, self._h)
+        except DecodeError as error:
+            raise RemoteProtocolError(f"{self.holding.name}: {error}") from error
         self.codecs[self.m].compressor.observe(gradient)
         self.t0, self._h = self.t0 + 1, None
         replies: list[Message] = [self._evaluation(message.t0)] if self.plan.evaluates_after(message.t0) else []
         return replies if self.done else [*replies, self._embedding()]
+
+    def _steps(self, message: Message, h: Tensor) -> Tensor:
+        """Take the round's steps; the result is the gradient of the loss in the last embedding."""
+        match message, self.plan.algorithm:
+            case (Broadcast() as broadcast, 1) if broadcast.t0 == self.t0:
+                return self._local_steps(broadcast, h)
+            case (Gradient() as answer, 2) if answer.t0 == self.t0:
+                return self._step_along(answer, h)
+        raise RemoteProtocolError(
+            f"{self.holding.name}: {type(message).__name__} of round {message.t0} "
+            f"in round {self.t0} of algorithm {self.plan.algorithm}"
+        )
 
     def _local_steps(self, message: Broadcast, h: Tensor) -> Tensor:
         """Algorithm 1, lines 10-13: Q steps with the own fresh embedding and the others' stale ones."""
@@ -99,10 +105,9 @@ class Party:
         y = self.holding.labels[rows]
         phi = self._stale(message, len(rows))
         self.model_codec.decode_into(self.server_model, message.model, t0)
-        gradient = h
         for q in range(self.plan.Q):
             if q > 0:  # h_m of iteration 0 is the one that was sent
-                h = self._embed(self.holding.train[rows], t0, q)
+                h = self._embed(self._x, t0, q)
             if q == self.plan.Q - 1:
                 h.retain_grad()
             phi[self.m - 1] = h
@@ -110,9 +115,8 @@ class Party:
             self.optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
-            gradient = h
-        assert gradient.grad is not None
-        return gradient.grad
+        assert h.grad is not None
+        return h.grad
 
     def _step_along(self, message: Gradient, h: Tensor) -> Tensor:
         """Algorithm 2, lines 10-11: the server's gradient in h_m, carried on to theta_m."""
@@ -130,11 +134,7 @@ class Party:
             raise RemoteProtocolError(f"{self.holding.name}: embeddings of {sorted(packets)}, not of {sorted(others)}")
         phi = [torch.empty(0)] * self.plan.M
         for j in others:
-            shape = (rows, self.plan.widths[j - 1])
-            try:
-                phi[j - 1] = self.codecs[j].decode(packets[j], self.t0, shape, self.plan.dtype)
-            except DecodeError as error:
-                raise RemoteProtocolError(f"{self.holding.name}: {error}") from error
+            phi[j - 1] = self.codecs[j].decode(packets[j], self.t0, (rows, self.plan.widths[j - 1]), self.plan.dtype)
         return phi
 
     def _embedding(self) -> Embedding:
@@ -148,14 +148,14 @@ class Party:
         return self.plan.evaluates_after(self.t0)
 
     def _forward(self) -> Tensor:
-        rows = self.plan.batch(self.t0)
+        self._x = self.holding.train[self.plan.batch(self.t0)]
         self.model.train()
-        return self._checked(self._embed(self.holding.train[rows], self.t0, 0), len(rows))
+        return self._checked(self._embed(self._x, self.t0, 0), len(self._x))
 
     def _evaluation(self, t0: int) -> Evaluation:
         self.model.eval()
         with torch.no_grad():
-            parts = [self.model(part) for part in self.holding.test.split(_EVALUATION_ROWS)]
+            parts = [self.model(part) for part in torch.split(self.holding.test, _EVALUATION_ROWS)]
         h = self._checked(torch.cat(parts), len(self.holding.test))
         codec = Codec(Identity(), self.plan.seed, self.m, self.holding.name, "test embedding")
         self.model.train()
@@ -169,10 +169,6 @@ class Party:
                 f"not {self.plan.dtype} {expected}"
             )
         return h
-
-    def _set_step_size(self) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.plan.eta(self.t0)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a restart needs; the embedding itself is computed again from it."""

@@ -113,8 +113,9 @@ def _message(kind: int, sender: int, t0: int, body: memoryview) -> Message:
             return Embedding(t0, sender, body)
         case 2:
             entries = _unlisted(body)
-            model = tuple(packet for m, packet in entries if m == SERVER)
-            return Broadcast(t0, model, tuple((m, packet) for m, packet in entries if m != SERVER))
+            matrices = sum(m == SERVER for m, _ in entries)
+            model = tuple(packet for _, packet in entries[:matrices])
+            return Broadcast(t0, model, tuple(entries[matrices:]))
         case 3:
             return Gradient(t0, body)
         case 4:
