@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 from cvfl.compress import Scalar
-from cvfl.errors import CompressError, DataError, LocalProtocolError, RemoteProtocolError
+from cvfl.errors import CompressError, ConfigError, DataError, LocalProtocolError, RemoteProtocolError
 from cvfl.experiments.federation import Federation, make_federation
+from cvfl.experiments.run import train
 from cvfl.protocol import Codec, Loss, Plan, StepSize
 from cvfl.runtime.inprocess import one_thread_a_role
 from cvfl.wire import Broadcast, Embedding, Gradient, Message
-from federations import data, federation, parameters, run
+from federations import config, data, federation, parameters, run
 
 LOSSY = {"compressor": "lattice:bits=3", "server_compressor": "scalar:bits=4", "local_iterations": 3}
 
@@ -201,3 +202,29 @@ def test_batches_cover_every_row_once_an_epoch_and_change_order() -> None:
 )
 def test_step_sizes(step: StepSize, t0: int, expected: float) -> None:
     assert step.at(t0, T=100) == pytest.approx(expected)
+
+
+def test_own_modules_as_party_and_server_models() -> None:
+    """Different widths, normalisation, dropout and a deep head that is no part of cvfl."""
+
+    class Head(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.deep = nn.Sequential(nn.Linear(7, 8), nn.LayerNorm(8), nn.Dropout(0.1), nn.ReLU(), nn.Linear(8, 3))
+
+        def forward(self, embeddings: list[torch.Tensor]) -> torch.Tensor:
+            return self.deep(torch.cat(embeddings, 1))
+
+    models = [lambda: nn.Linear(5, 3), lambda: nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4))]
+    cfg = config(precision="float32", compressor="lattice:bits=4", server_compressor="scalar:bits=8", rounds=60)
+    result = train(cfg, data(M=2, rows=200, dtype=torch.float32), models=models, server_model=Head)
+    assert result.summary["metrics"]["test"]["accuracy"] > 0.6
+    with pytest.raises(ConfigError, match="1 models for 2 parties"):
+        train(cfg, data(M=2, dtype=torch.float32), models=models[:1])
+    with pytest.raises(ConfigError, match="org1: a party's model gives B x P numbers"):
+        train(cfg, data(M=1, dtype=torch.float32), models=[lambda: nn.Unflatten(1, (5, 1))])
+
+
+def test_an_unavailable_device_is_named() -> None:
+    with pytest.raises(ConfigError, match="device: 'warp' is not available here"):
+        federation(device="warp")

@@ -152,8 +152,12 @@ def test_everything_is_there(page_of_three):
 
 
 def test_an_error_above_its_bound_is_said(tmp_path):
-    run = make_run(tmp_path / "a", compression_error={"measured": 5.0, "expected": 1.0, "bound": 4.0})
-    assert rows(report(tmp_path, run), "Compression error")[1][-1] == "125.0% exceeds the bound"
+    total = make_run(tmp_path / "a", "total", compression_error={"measured": 5.0, "expected": 1.0, "bound": 4.0})
+    single = make_run(tmp_path / "b", "single")
+    lines = (single / "metrics.jsonl").read_text()
+    (single / "metrics.jsonl").write_text(lines.replace('"measured": 1.5', '"measured": 4.9', 1))
+    shares = [row[-1] for row in rows(report(tmp_path, total, single), "Compression error")[1:]]
+    assert shares == ["125.0% exceeds the bound", "31.2% exceeds the bound"]
 
 
 def test_seeds_become_mean_and_deviation(tmp_path):

@@ -75,6 +75,7 @@ class RunConfig(_Section):
     evaluate_every: int | None = Field(default=None, ge=1)
     loss: Loss | None = None
     precision: Literal["float32", "float64"] = "float32"
+    device: str = "cpu"
     optimizer: OptimizerConfig = OptimizerConfig()
     party_model: PartyModelConfig = PartyModelConfig()
     server_model: ServerModelConfig = ServerModelConfig()

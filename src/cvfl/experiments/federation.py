@@ -9,12 +9,14 @@ from functools import partial
 import torch
 
 from cvfl import data as datasets
+from cvfl import models as networks
 from cvfl.compress import build
 from cvfl.data import VerticalData
 from cvfl.errors import ConfigError
 from cvfl.experiments.config import RunConfig
-from cvfl.models import party_model, server_model
 from cvfl.protocol import Codecs, Holding, Labels, Loss, Optimizer, Party, Plan, Recipe, Server, StepSize
+from cvfl.protocol.layers import initialised
+from cvfl.protocol.recipe import MakeModel
 
 
 @dataclass(frozen=True)
@@ -38,28 +40,60 @@ def load_data(config: RunConfig) -> VerticalData:
     return datasets.load(config.data.name, config.data.parties, config.seed, config.data.test_share, dtype)
 
 
-def make_recipe(config: RunConfig, data: VerticalData) -> Recipe:
-    """Plan, models and compressors for this data."""
+def make_recipe(
+    config: RunConfig,
+    data: VerticalData,
+    models: Sequence[MakeModel] | None = None,
+    server_model: MakeModel | None = None,
+) -> Recipe:
+    """Plan, models and compressors for this data; own models take the place of the configured ones.
+
+    A party's model maps its rows to B x P_m, the server model maps the list of all embeddings to B x outputs.
+    """
     loss, dtype = config.loss or data.loss, getattr(torch, config.precision)
     if (loss is Loss.MULTICLASS) != (data.loss is Loss.MULTICLASS):
         raise ConfigError(f"loss: {loss} does not fit labels of a {data.loss} task")
-    M, model = len(data.names), config.party_model
-    widths = (model.width,) * M
-    plan = _plan(config, data, widths, loss, dtype)
+    makers, widths = _party_models(config, data, models, dtype)
+    head = config.server_model
     return Recipe(
-        plan=plan,
+        plan=_plan(config, data, widths, loss, dtype),
         names=data.names,
-        models=tuple(
-            party_model(model.name, tuple(table.shape[1:]), model.width, model.hidden, dtype) for table in data.train
-        ),
-        server_model=server_model(config.server_model.name, widths, data.outputs, config.server_model.hidden, dtype),
-        compressors=(partial(build, config.compressor),) * M,
+        models=makers,
+        server_model=server_model or networks.server_model(head.name, widths, data.outputs, head.hidden, dtype),
+        compressors=(partial(build, config.compressor),) * len(data.names),
         server_compressor=partial(build, config.server_compressor),
         gradient_compressor=partial(build, config.gradient_compressor),
     )
 
 
-def _plan(config: RunConfig, data: VerticalData, widths: Sequence[int], loss: Loss, dtype: torch.dtype) -> Plan:
+def _party_models(
+    config: RunConfig, data: VerticalData, models: Sequence[MakeModel] | None, dtype: torch.dtype
+) -> tuple[tuple[MakeModel, ...], tuple[int, ...]]:
+    """How to make each party's model, and the width of its embedding."""
+    if models is None:
+        model = config.party_model
+        shapes = [tuple(table.shape[1:]) for table in data.train]
+        makers = [networks.party_model(model.name, shape, model.width, model.hidden, dtype) for shape in shapes]
+        return tuple(makers), (model.width,) * len(shapes)
+    if len(models) != len(data.names):
+        raise ConfigError(f"{len(models)} models for {len(data.names)} parties")
+    trials = [initialised(make, config.seed, m).eval() for m, make in enumerate(models, start=1)]
+    with torch.no_grad():
+        shapes = [tuple(trial(table[:2]).shape) for trial, table in zip(trials, data.train, strict=True)]
+    for name, shape in zip(data.names, shapes, strict=True):
+        if len(shape) != 2:
+            raise ConfigError(f"{name}: a party's model gives B x P numbers, not {shape}")
+    return tuple(models), tuple(shape[1] for shape in shapes)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError):
+        raise ConfigError(f"device: {name!r} is not available here") from None
+
+
+def _plan(config: RunConfig, data: VerticalData, widths: tuple[int, ...], loss: Loss, dtype: torch.dtype) -> Plan:
     rows = len(data.train_labels)
     if config.batch_size > rows:
         raise ConfigError(f"batch_size: {config.batch_size} is more than the {rows} training rows")
@@ -71,22 +105,24 @@ def _plan(config: RunConfig, data: VerticalData, widths: Sequence[int], loss: Lo
         batch_size=config.batch_size,
         rows=rows,
         test_rows=len(data.test_labels),
-        widths=tuple(widths),
+        widths=widths,
         loss=loss,
         step_size=StepSize(**config.step_size.model_dump()),
         optimizer=Optimizer(**config.optimizer.model_dump()),
         algorithm=config.algorithm,
         evaluate_every=config.evaluate_every or epoch,
         dtype=dtype,
+        device=_device(config.device),
     )
 
 
 def make_federation(recipe: Recipe, data: VerticalData) -> Federation:
     """All roles in this process, sharing codecs so that each packet is decoded once."""
-    codecs = recipe.codecs()
-    labels = data.train_labels if recipe.plan.algorithm == 1 else None
+    codecs, device = recipe.codecs(), recipe.plan.device
+    labels = Labels(data.train_labels.to(device), data.test_labels.to(device))
+    shared = labels.train if recipe.plan.algorithm == 1 else None
     parties = tuple(
-        recipe.party(m, Holding(name, data.train[m - 1], data.test[m - 1], labels), codecs)
-        for m, name in enumerate(data.names, start=1)
+        recipe.party(m, Holding(name, train.to(device), test.to(device), shared), codecs)
+        for m, (name, train, test) in enumerate(zip(data.names, data.train, data.test, strict=True), start=1)
     )
-    return Federation(recipe, codecs, recipe.server(Labels(data.train_labels, data.test_labels), codecs), parties)
+    return Federation(recipe, codecs, recipe.server(labels, codecs), parties)

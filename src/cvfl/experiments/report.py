@@ -137,20 +137,25 @@ def _errors(series: Sequence[Series], idents: Iterator[str]) -> list[str]:
             rows.append((told_run(one, n), *[NOTHING] * 4))
             continue
         values = (measured.mean, expected.mean, bound.mean)
-        rows.append((told_run(one, n), *map(amount, values), _share(measured.mean, bound.mean)))
-    roles = dict.fromkeys(role for one in series for role in one.roles)
-    drawn = [figure(role, "", figures.error_by_round(series, role, next(idents))) for role in roles]
+        over = ' <span class="badge">exceeds the bound</span>' if one.over_bound else ""
+        rows.append((told_run(one, n), *map(amount, values), _share(measured.mean, bound.mean) + over))
     text = (
         "Squared error of what was sent, beside what theory allows: “expected” limits its mean over the dither, "
         "“bound” limits every single outcome. The table sums over all measured messages of a run"
     )
     lossy = any(one.lossy for one in series)
-    shown = [f'<div class="key">{figures.error_legend(series, next(idents))}</div>', grid(drawn, "narrow")]
+    shown = _error_figures(series, idents) if lossy else []
     return [
         note(text + ("; the figures show one message a round." if lossy else ".")),
         table("Compression error", ["Run", "Measured", "Expected", "Bound", "Measured / bound"], {"": rows}),
-        *(shown if lossy else []),
+        *shown,
     ]
+
+
+def _error_figures(series: Sequence[Series], idents: Iterator[str]) -> list[str]:
+    roles = dict.fromkeys(role for one in series for role in one.roles)
+    drawn = [figure(role, "", figures.error_by_round(series, role, next(idents))) for role in roles]
+    return [f'<div class="key">{figures.error_legend(series, next(idents))}</div>', grid(drawn, "narrow")]
 
 
 def _error_part(part: str) -> Callable[[Run], float | None]:
@@ -160,8 +165,7 @@ def _error_part(part: str) -> Callable[[Run], float | None]:
 def _share(measured: float, bound: float) -> str:
     if not bound > 0:
         return "exact" if measured == 0 else NOTHING
-    over = ' <span class="badge">exceeds the bound</span>' if measured > bound else ""
-    return NOTHING if math.isnan(measured) else f"{measured / bound:.1%}{over}"
+    return NOTHING if math.isnan(measured) else f"{measured / bound:.1%}"
 
 
 def _details(series: Sequence[Series]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from cvfl.experiments.config import RunConfig
 from cvfl.experiments.federation import Federation, load_data, make_federation, make_recipe
 from cvfl.protocol import Measured
 from cvfl.protocol.metrics import headline
+from cvfl.protocol.recipe import MakeModel
 from cvfl.runtime import Meter, RoundReport, rounds
 
 
@@ -46,10 +47,15 @@ def train(
     out: Path | None = None,
     name: str | None = None,
     on_round: Callable[[Progress], None] = lambda progress: None,
+    models: Sequence[MakeModel] | None = None,
+    server_model: MakeModel | None = None,
 ) -> RunResult:
-    """Train as configured; with `out` the run directory is written. Ctrl-C ends the run after its last full round."""
+    """Train as configured, on own data and models if given; with `out` the run directory is written.
+
+    Ctrl-C ends the run after its last full round.
+    """
     data = data or load_data(config)
-    federation = make_federation(make_recipe(config, data), data)
+    federation = make_federation(make_recipe(config, data, models, server_model), data)
     if out is None:
         return _train(config, federation, name or config.compressor, None, on_round)
     with record.RunDirectory(out) as directory:

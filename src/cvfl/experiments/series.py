@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from cvfl.experiments.recorded import Round, Run, Sent
+from cvfl.experiments.recorded import CompressionError, Round, Run, Sent
 
 POINTS = 120
 """Most points of a curve; longer histories are averaged in windows of equal length."""
@@ -54,7 +54,16 @@ class Series:
     @property
     def lossy(self) -> bool:
         """Whether theory allows an error in any recorded message."""
-        return any(error.bound > 0 for run in self.runs for line in run.history for error in line.errors.values())
+        return any(error.bound > 0 for error in self._errors())
+
+    @property
+    def over_bound(self) -> bool:
+        """Whether any recorded message, or their sum, has an error that theory excludes."""
+        sums = [run.error for run in self.runs if run.error]
+        return any(error.measured > error.bound for error in [*sums, *self._errors()])
+
+    def _errors(self) -> list[CompressionError]:
+        return [error for run in self.runs for line in run.history for error in line.errors.values()]
 
     @property
     def roles(self) -> tuple[str, ...]:

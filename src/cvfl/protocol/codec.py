@@ -80,7 +80,7 @@ class Codec:
         """The squared error that the receivers of this packet see, and its bound."""
         decoded = self.decode(data, t0, tuple(h.shape), h.dtype)
         bound = self.compressor.bound(h, self._context(t0))
-        return _measured(float((decoded - h.detach()).double().square().sum()), bound)
+        return _measured(float((decoded - h.detach().to(decoded.device)).double().square().sum()), bound)
 
 
 class ModelCodec:

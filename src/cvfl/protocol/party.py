@@ -56,7 +56,7 @@ class Party:
         self.t0 = 0
         self.measured: Measured | None = None
         self._embed = Forward(model, plan.seed, m, holding.train[:2])
-        blank = [torch.zeros(2, width, dtype=plan.dtype) for width in plan.widths]
+        blank = [torch.zeros(2, width, dtype=plan.dtype, device=plan.device) for width in plan.widths]
         self._fuse = Forward(server_model, plan.seed, m, blank)
         self._x = holding.train[:0]
         self._h: Tensor | None = None
@@ -120,7 +120,7 @@ class Party:
 
     def _step_along(self, message: Gradient, h: Tensor) -> Tensor:
         """Algorithm 2, lines 10-11: the server's gradient in h_m, carried on to theta_m."""
-        gradient = self.gradient_codec.decode(message.packet, self.t0, tuple(h.shape), h.dtype)
+        gradient = self.gradient_codec.decode(message.packet, self.t0, tuple(h.shape), h.dtype).to(h.device)
         self.optimizer.zero_grad()
         h.backward(gradient)  # type: ignore[no-untyped-call]
         self.optimizer.step()
@@ -134,7 +134,8 @@ class Party:
             raise RemoteProtocolError(f"{self.holding.name}: embeddings of {sorted(packets)}, not of {sorted(others)}")
         phi = [torch.empty(0)] * self.plan.M
         for j in others:
-            phi[j - 1] = self.codecs[j].decode(packets[j], self.t0, (rows, self.plan.widths[j - 1]), self.plan.dtype)
+            shape = (rows, self.plan.widths[j - 1])
+            phi[j - 1] = self.codecs[j].decode(packets[j], self.t0, shape, self.plan.dtype).to(self.plan.device)
         return phi
 
     def _embedding(self) -> Embedding:

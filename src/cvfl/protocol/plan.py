@@ -73,6 +73,7 @@ class Plan:
     algorithm: int = 1
     evaluate_every: int = 0
     dtype: torch.dtype = torch.float32
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __post_init__(self) -> None:
         if self.algorithm == 2 and self.Q != 1:

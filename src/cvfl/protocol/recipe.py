@@ -51,11 +51,11 @@ class Recipe:
 
     def initial_server_model(self) -> nn.Module:
         """theta_0 at the start, the same at every role."""
-        return initialised(self.server_model, self.plan.seed, SERVER)
+        return initialised(self.server_model, self.plan.seed, SERVER).to(self.plan.device)
 
     def party(self, m: int, holding: Holding, codecs: Codecs) -> Party:
         """Party m with what it holds."""
-        model = initialised(self.models[m - 1], self.plan.seed, m)
+        model = initialised(self.models[m - 1], self.plan.seed, m).to(self.plan.device)
         view = self.initial_server_model()
         return Party(m, self.plan, holding, model, codecs.embeddings, view, codecs.model, codecs.gradients[m])
 

@@ -63,14 +63,14 @@ class Server:
         self.loss = float("nan")
         self.measured: Measured | None = None
         self.evaluation: Evaluated | None = None
-        blank = [torch.zeros(2, width, dtype=plan.dtype) for width in plan.widths]
+        blank = [torch.zeros(2, width, dtype=plan.dtype, device=plan.device) for width in plan.widths]
         self._fuse = Forward(model, plan.seed, SERVER, blank)
         self._phi: list[Tensor] | None = None
         self._embeddings: dict[int, Bytes] = {}
         self._evaluations: dict[int, Bytes] = {}
         with torch.no_grad():
             outputs = model.eval()(blank)
-        self._seen = torch.full((plan.rows, *outputs.shape[1:]), float("nan"), dtype=plan.dtype)
+        self._seen = torch.full_like(outputs[:1], float("nan")).repeat(plan.rows, *(1,) * (outputs.ndim - 1))
 
     @property
     def done(self) -> bool:
@@ -145,7 +145,7 @@ class Server:
     def _decoded(self, m: int, packet: Bytes, rows: int, codec: Codec | None = None) -> Tensor:
         try:
             shape = (rows, self.plan.widths[m - 1])
-            return (codec or self.codecs[m]).decode(packet, self.t0, shape, self.plan.dtype)
+            return (codec or self.codecs[m]).decode(packet, self.t0, shape, self.plan.dtype).to(self.plan.device)
         except DecodeError as error:
             raise RemoteProtocolError(str(error)) from error
 
