@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -90,9 +90,7 @@ class ModelCodec:
     """
 
     def __init__(self, make: Callable[[], Compressor], model: nn.Module, seed: int, name: str = "server") -> None:
-        self._names = [key for key, _ in model.named_parameters()]
-        matrices = [key for key, value in model.named_parameters() if value.ndim >= 2]
-        compressors = {key: make() for key in matrices}
+        compressors = {key: make() for key, value in model.named_parameters() if value.ndim >= 2}
         self.codecs = {
             key: Codec(compressor, seed, SERVER, name, f"server model's {key}")
             for key, compressor in compressors.items()
@@ -102,39 +100,46 @@ class ModelCodec:
 
     def encode(self, model: nn.Module, t0: int) -> tuple[bytes, ...]:
         """One packet for each matrix, and one for everything else."""
-        parameters = dict(model.named_parameters())
-        rest = [parameters[key].detach().reshape(-1) for key in self._names if key not in self.codecs]
-        packets = tuple(codec.encode(parameters[key], t0) for key, codec in self.codecs.items())
-        return (*packets, self._exact.encode(torch.cat(rest), t0)) if rest else packets
+        matrices, rest = self._split(model)
+        packets = tuple(codec.encode(value, t0) for codec, value in matrices)
+        if not rest:
+            return packets
+        return (*packets, self._exact.encode(torch.cat([value.detach().reshape(-1) for value in rest]), t0))
 
     def decode_into(self, model: nn.Module, packets: Sequence[Bytes], t0: int) -> None:
         """Set the model's parameters to what the packets say."""
-        parameters = dict(model.named_parameters())
-        rest = [parameters[key] for key in self._names if key not in self.codecs]
-        if len(packets) != len(self.codecs) + bool(rest):
-            raise DecodeError(f"a server model of {len(self.codecs) + bool(rest)} packets, not {len(packets)}")
+        matrices, rest = self._split(model)
+        if len(packets) != len(matrices) + bool(rest):
+            raise DecodeError(f"a server model of {len(matrices) + bool(rest)} packets, not {len(packets)}")
         with torch.no_grad():
-            for (key, codec), data in zip(self.codecs.items(), packets, strict=False):
-                value = parameters[key]
+            for (codec, value), data in zip(matrices, packets, strict=False):
                 value.copy_(codec.decode(data, t0, tuple(value.shape), value.dtype))
             if rest:
-                size = sum(value.numel() for value in rest)
-                exact = self._exact.decode(packets[-1], t0, (size,), rest[0].dtype)
-                for value, part in zip(rest, torch.split(exact, [value.numel() for value in rest]), strict=True):
+                sizes = [value.numel() for value in rest]
+                exact = self._exact.decode(packets[-1], t0, (sum(sizes),), rest[0].dtype)
+                for value, part in zip(rest, torch.split(exact, sizes), strict=True):
                     value.copy_(part.reshape(value.shape))
 
     def observe(self, model: nn.Module) -> None:
         """Let the compressors learn from the gradients of the parameters."""
-        for key, value in self._matrices(model):
+        for codec, value in self._split(model)[0]:
             if value.grad is not None:
-                self.codecs[key].compressor.observe(value.grad)
+                codec.compressor.observe(value.grad)
 
     def measure(self, model: nn.Module, packets: Sequence[Bytes], t0: int) -> Measured:
         """Error of the compressed matrices beside its bound."""
-        total = Measured()
-        for (key, value), data in zip(self._matrices(model), packets, strict=False):
-            total += self.codecs[key].measure(value, data, t0)
-        return total
+        pairs = zip(self._split(model)[0], packets, strict=False)
+        return sum((codec.measure(value, data, t0) for (codec, value), data in pairs), Measured())
+
+    def _split(self, model: nn.Module) -> tuple[list[tuple[Codec, nn.Parameter]], list[nn.Parameter]]:
+        """The parameters that have a compressor, with it, and the others."""
+        matrices, rest = [], []
+        for key, value in model.named_parameters():
+            if codec := self.codecs.get(key):
+                matrices.append((codec, value))
+            else:
+                rest.append(value)
+        return matrices, rest
 
     def state_dict(self) -> dict[str, dict[str, Tensor]]:
         """States of the compressors that have any."""
@@ -145,10 +150,6 @@ class ModelCodec:
         """Restore the compressors."""
         for key, codec in self.codecs.items():
             codec.compressor.load_state_dict(state.get(key, {}))
-
-    def _matrices(self, model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-        parameters = dict(model.named_parameters())
-        return ((key, parameters[key]) for key in self.codecs)
 
 
 def _measured(error: float, bound: ErrorBound) -> Measured:

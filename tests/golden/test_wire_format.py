@@ -1,0 +1,180 @@
+"""docs/wire-format.md, the golden files and the code say the same.
+
+page block == golden file        each block that names a file is that file
+golden file == code              encoding its `#` lines gives its bytes, decoding its bytes gives its `#` lines
+"""
+
+import ast
+import hashlib
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cvfl.compress import Context, Packet, build
+from cvfl.compress.indices import decode_indices, encode_indices
+from cvfl.rng import DITHER, stream
+from cvfl.wire import (
+    Broadcast,
+    Embedding,
+    Evaluation,
+    Gradient,
+    decode,
+    decode_packet,
+    encode,
+    encode_packet,
+    pack,
+    packed_size,
+    unpack,
+)
+
+HERE = Path(__file__).parent
+PAGE = (HERE.parents[1] / "docs" / "wire-format.md").read_text(encoding="utf-8")
+BLOCKS = dict(re.findall(r"^```hex tests/golden/(\S+)\n(.*?)^```$", PAGE, flags=re.M | re.S))
+FILES = {path.name: path.read_text(encoding="utf-8") for path in sorted(HERE.glob("*.hex"))}
+
+
+class Example:
+    """A golden file: what its `#` lines say, and its bytes."""
+
+    def __init__(self, name: str) -> None:
+        lines = FILES[name].splitlines()
+        self.says = dict(line[2:].split(": ", 1) for line in lines if line.startswith("# "))
+        self.bytes = bytes.fromhex("".join(line.split(";")[0] for line in lines if not line.startswith("#")))
+
+    def __getitem__(self, key: str):
+        return ast.literal_eval(self.says[key])
+
+    def tensor(self, key: str) -> torch.Tensor:
+        return torch.tensor(self[key], dtype=getattr(torch, self.says.get("dtype", "float32")))
+
+    def context(self) -> Context:
+        words = dict(pair.split("=") for pair in self.says["context"].split())
+        return Context(int(words["seed"]), int(words["t0"]), int(words["m"]), words["part"])
+
+
+def named(prefix: str) -> list[str]:
+    return [name for name in FILES if name.startswith(prefix)]
+
+
+def same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:
+    return one.dtype == two.dtype and one.shape == two.shape and one.numpy().tobytes() == two.numpy().tobytes()
+
+
+def test_the_page_shows_every_file_and_nothing_else():
+    assert BLOCKS.keys() == FILES.keys()
+    assert PAGE.count("```") == 2 * len(BLOCKS)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_block_is_its_file(name):
+    assert BLOCKS[name] == FILES[name]
+
+
+def test_everything_is_covered():
+    assert {Example(name)["width"] for name in named("bits-")} == {1, 2, 3, 5, 16}
+    packets = {(e.says["compressor"].partition(":")[0], e.says["dtype"]) for e in map(Example, named("packet-"))}
+    assert packets >= {("identity", "float32"), ("identity", "float64"), ("scalar", "float32"), ("lattice", "float32")}
+    specs = [Example(name).says["compressor"] for name in named("packet-")]
+    assert any("scalar" in spec and "low" not in spec for spec in specs)
+    assert any("scalar" in spec and "low" in spec for spec in specs)
+    assert {"topk:bits=16", "topk:bits=8,by=entry"} <= set(specs)
+    assert {Example(name).says["message"] for name in named("frame-")} == set(MESSAGES)
+    assert {name.removeprefix("indices-") for name in named("indices-")} == {"bitmap.hex", "raw.hex", "delta.hex"}
+
+
+@pytest.mark.parametrize("name", named("bits-"))
+def test_bits(name):
+    example = Example(name)
+    symbols, width = example["symbols"], example["width"]
+    assert pack(symbols, width) == example.bytes
+    assert unpack(example.bytes, width, len(symbols)).tolist() == symbols
+
+
+def test_dither():
+    """The page's four steps, one by one."""
+    example = Example("dither.hex")
+    context, key, words = example.context(), example.bytes[:16], example.bytes[16:]
+    parts = [context.seed, DITHER, context.part, context.t0, context.m]
+    address = "".join(f"{'int' if isinstance(part, int) else 'str'}:{len(str(part))}:{part};" for part in parts)
+    assert address == example.says["address"]
+    assert hashlib.blake2b(address.encode(), digest_size=16, person=b"cvfl.stream").digest() == key
+    philox = np.random.Philox(key=int.from_bytes(key, "little"))  # its first block has counter 1
+    assert philox.random_raw(4).astype("<u8").tobytes() == words
+    assert stream(*parts).words(4).astype("<u8").tobytes() == words
+    dither = example["dither"]
+    assert np.frombuffer(words, "<i2")[: len(dither)].tolist() == dither
+    assert context.dither(len(dither)).tolist() == dither
+
+
+def plane_sizes(data: bytes, planes: int) -> list[tuple[int, int]]:
+    heads = [data[5 * i : 5 * i + 5] for i in range(planes)]
+    return [(head[0], int.from_bytes(head[1:], "little")) for head in heads]
+
+
+@pytest.mark.parametrize("name", named("indices-"))
+def test_indices(name):
+    example = Example(name)
+    indices, n = torch.tensor(example["indices"]), example["below"]
+    planes = encode_indices(indices, n)
+    data = encode_packet(Packet((), planes))
+    assert data[4:] == example.bytes  # behind the four bytes of a packet without dims and scalars
+    read = decode_packet(data).planes
+    assert [(plane.width, plane.symbols.numel()) for plane in read] == plane_sizes(example.bytes, len(read))
+    assert decode_indices(read, n).tolist() == indices.tolist()
+
+
+@pytest.mark.parametrize("name", named("packet-"))
+def test_packets(name):
+    example = Example(name)
+    h, context, compressor = example.tensor("tensor"), example.context(), build(example.says["compressor"])
+    if "gradient" in example.says:
+        compressor.observe(example.tensor("gradient"))
+    assert encode_packet(compressor.compress(h, context)) == example.bytes
+
+    packet = decode_packet(example.bytes)
+    assert packet.shape == tuple(h.shape)
+    assert packet.dtype == h.dtype
+    decoded = build(example.says["compressor"]).decompress(packet, context)  # the receiver has seen no gradient
+    assert same_bits(decoded, example.tensor("decoded"))
+    assert encode_packet(packet) == example.bytes
+
+
+@pytest.mark.parametrize("name", [name for name in named("packet-") if "scalar" in name or "lattice" in name])
+def test_the_header_that_the_page_promises(name):
+    example, packet = Example(name), decode_packet(Example(name).bytes)
+    n, dims = packet.planes[0].symbols.numel(), len(packet.shape)
+    assert n == example.tensor("tensor").numel()
+    header = 9 + 4 * dims + (8 if packet.scalars else 0)
+    assert len(example.bytes) == header + packed_size(n, packet.planes[0].width)
+
+
+def packet_named(name: str) -> bytes:
+    return Example(name).bytes
+
+
+def listed(text: str) -> tuple[tuple[int, bytes], ...]:
+    pairs = (entry.split() for entry in text.split(", "))
+    return tuple((int(m), packet_named(name)) for m, name in pairs)
+
+
+MESSAGES = {
+    "Embedding": lambda e: Embedding(e["t0"], e["m"], packet_named(e.says["packet"])),
+    "Evaluation": lambda e: Evaluation(e["t0"], e["m"], packet_named(e.says["packet"])),
+    "Gradient": lambda e: Gradient(e["t0"], packet_named(e.says["packet"])),
+    "Broadcast": lambda e: Broadcast(
+        e["t0"], tuple(packet_named(name) for name in e.says["model"].split(", ")), listed(e.says["embeddings"])
+    ),
+}
+
+
+@pytest.mark.parametrize("name", named("frame-"))
+def test_frames(name):
+    example = Example(name)
+    message = MESSAGES[example.says["message"]](example)
+    assert encode(message) == example.bytes
+    assert decode(example.bytes) == message
+    assert type(decode(example.bytes)) is type(message)
+    assert encode(decode(example.bytes)) == example.bytes

@@ -1,0 +1,207 @@
+"""Each line of "What a decoder must refuse" in docs/wire-format.md, one golden example damaged in that way alone."""
+
+import re
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+import torch
+
+from cvfl.compress import Context, build
+from cvfl.errors import DecodeError
+from cvfl.protocol.codec import Codec
+from cvfl.wire import Broadcast, Embedding, decode, decode_packet, encode
+from cvfl.wire.message import HEADER
+
+HERE = Path(__file__).parent
+PAGE = (HERE.parents[1] / "docs" / "wire-format.md").read_text(encoding="utf-8")
+
+
+def golden(name: str) -> bytes:
+    lines = (HERE / f"{name}.hex").read_text(encoding="utf-8").splitlines()
+    return bytes.fromhex("".join(line.split(";")[0] for line in lines if not line.startswith("#")))
+
+
+FRAME = golden("frame-embedding")
+BROADCAST = golden("frame-broadcast")
+SCALAR = golden("packet-scalar-measured")
+COLUMN = golden("packet-topk-column")
+
+
+def edited(data: bytes, at: int, new: bytes) -> bytes:
+    return data[:at] + new + data[at + len(new) :]
+
+
+def header(frame: bytes, at: int, new: bytes) -> bytes:
+    """A frame with other bytes in its header, and the checksum that goes with them."""
+    return resealed(edited(frame, at, new))
+
+
+def resealed(frame: bytes) -> bytes:
+    crc = zlib.crc32(frame[20:], zlib.crc32(frame[:16]))
+    return edited(frame, 16, struct.pack("<I", crc))
+
+
+def with_body(frame: bytes, body: bytes) -> bytes:
+    return resealed(edited(frame[:20], 12, struct.pack("<I", len(body))) + body)
+
+
+def listed(*roles: int) -> bytes:
+    """A broadcast's body with these roles and empty packets."""
+    return struct.pack("<H", len(roles)) + b"".join(struct.pack("<HI", role, 0) for role in roles)
+
+
+BODY = BROADCAST[20:]
+FRAMES = {
+    "F1": [b"", FRAME[:1], FRAME[:19]],
+    "F2": [header(FRAME, 0, b"CVFL"), bytes(48)],
+    "F3": [header(FRAME, 4, b"\0"), header(FRAME, 4, b"\2")],
+    "F4": [header(FRAME, 12, struct.pack("<I", 2**30 + 1)), header(FRAME, 12, b"\xff" * 4)],
+    "F5": [FRAME[:-1], FRAME[:20], FRAME + b"\0", header(FRAME, 12, b"\x1b"), header(FRAME, 12, b"\x1d")],
+    "F6": [edited(FRAME, 16, b"\0"), edited(FRAME, 25, b"\xff"), edited(FRAME, 8, b"\7"), edited(FRAME, 6, b"\7")],
+    "F7": [header(FRAME, 5, bytes([kind])) for kind in (0, 5, 255)],
+    "F8": [
+        header(FRAME, 6, b"\0\0"),
+        header(golden("frame-evaluation"), 6, b"\0\0"),
+        header(BROADCAST, 6, b"\1\0"),
+        header(golden("frame-gradient"), 6, b"\0\1"),
+    ],
+    "F9": [
+        with_body(BROADCAST, body)
+        for body in (b"", b"\0", BODY[:-1], BODY + b"\0", BODY[:2], edited(BODY, 0, b"\4"), edited(BODY, 0, b"\2"))
+    ]
+    + [with_body(BROADCAST, edited(BODY, 4, b"\xff\xff\xff\xff"))],
+    "F10": [with_body(BROADCAST, listed(*roles)) for roles in ((2, 1), (1, 1), (1, 0), (0, 3, 0), (0, 1, 5, 4))],
+}
+PACKETS = {
+    "P1": [b"", SCALAR[:3], SCALAR[:10], SCALAR[:17], SCALAR[:22], SCALAR[:-1], SCALAR + b"\0"],
+    "P2": [edited(SCALAR, 0, bytes([code])) for code in (0, 3, 255)],
+    "P3": [
+        struct.pack("<BBBB", 1, 9, 0, 0) + b"\1\0\0\0" * 9,
+        struct.pack("<BBBB", 1, 0, 17, 0) + bytes(4 * 17),
+        struct.pack("<BBBB", 1, 0, 0, 9) + b"\1\0\0\0\0" * 9,
+    ],
+    "P4": [
+        struct.pack("<BBBBII", 1, 2, 0, 0, 2**16, 2**16),
+        struct.pack("<BBBB8I", 1, 8, 0, 0, 0, *[2**32 - 1] * 7),
+    ],
+    "P5": [struct.pack("<BBBBBI", 1, 0, 0, 1, width, 0) for width in (0, 33, 63, 65, 255)],
+    "P6": [edited(SCALAR, len(SCALAR) - 1, bytes([SCALAR[-1] | 1 << bit])) for bit in (2, 5, 7)],
+}
+RANGE = struct.pack("<ff", -1.0, 1.0)
+
+
+def ranged(*values: float) -> bytes:
+    return SCALAR.replace(RANGE, struct.pack("<ff", *values))
+
+
+COMPRESSORS = {
+    "C1": [
+        ("scalar:bits=2", SCALAR),
+        ("lattice:bits=4", SCALAR),
+        ("identity", golden("packet-scalar-fixed")),
+        ("scalar:bits=3", edited(SCALAR, 4, struct.pack("<II", 2, 4))),
+        ("topk:bits=8", golden("packet-identity-float32")),
+        ("topk:bits=16", edited(SCALAR, 2, b"\0")[:12] + SCALAR[20:]),
+    ],
+    "C2": [
+        ("scalar:bits=3", SCALAR.replace(RANGE, b"").replace(b"\1\2\2\1", b"\1\2\0\1")),
+        ("scalar:bits=3,low=-1,high=1", SCALAR),
+        ("scalar:bits=3", ranged(1.0, -1.0)),
+        ("lattice:bits=3", ranged(float("nan"), 1.0)),
+        ("scalar:bits=3", ranged(-1.0, float("inf"))),
+        ("lattice:bits=3", ranged(-1e38, 1e38)),
+        ("identity", struct.pack("<BBBBf", 1, 0, 1, 1, 0.0) + struct.pack("<BIf", 32, 1, 1.0)),
+        ("topk:bits=16", struct.pack("<BBBBfBIBIBf", 1, 0, 1, 2, 0.0, 1, 1, 32, 1, 1, 1.0)),
+    ],
+    "C3": [
+        ("topk:bits=16", COLUMN[:12] + struct.pack("<BIBI", 2, 2, 32, 4) + bytes([places]) + COLUMN[-16:])
+        for places in (0b0000, 0b0001, 0b1010)  # raw (0, 0), (1, 0), (2, 2)
+    ]
+    + [("topk:bits=16", COLUMN[:12] + struct.pack("<BIBI", 1, 3, 32, 4) + b"\1" + COLUMN[-16:])],
+    "C4": [
+        ("topk:bits=8", COLUMN),
+        ("topk:bits=16,by=entry", golden("packet-topk-entry")),
+        ("topk:bits=16", COLUMN.replace(b"\x09", b"\x0b", 1)),
+    ],
+    "C5": [("topk:bits=16", COLUMN[:18] + b"\3" + COLUMN[19:-4])],
+}
+
+
+def codec(spec: str = "scalar:bits=3") -> Codec:
+    return Codec(build(spec), 7, 1, "hospital")
+
+
+def nan_packet() -> bytes:
+    return golden("packet-identity-float32")[:-4] + struct.pack("<f", float("nan"))
+
+
+RECEIVERS = {
+    "S1": [
+        lambda: codec().decode(SCALAR, 3, (3, 2), torch.float32),
+        lambda: codec().decode(SCALAR, 3, (6,), torch.float32),
+        lambda: codec().decode(SCALAR, 3, (2, 3), torch.float64),
+    ],
+    "S2": [lambda: codec("identity").decode(nan_packet(), 3, (3,), torch.float32)],
+}
+
+
+def test_every_line_of_the_page_has_a_test():
+    section = PAGE.partition("## What a decoder must refuse")[2]
+    assert set(re.findall(r"^- `([A-Z]\d+)`", section, flags=re.M)) == set(
+        FRAMES.keys() | PACKETS.keys() | COMPRESSORS.keys() | RECEIVERS.keys()
+    )
+
+
+@pytest.mark.parametrize("rule", FRAMES)
+def test_frames(rule):
+    for bad in FRAMES[rule]:
+        with pytest.raises(DecodeError):
+            decode(bad)
+
+
+@pytest.mark.parametrize("rule", PACKETS)
+def test_packets(rule):
+    for bad in PACKETS[rule]:
+        with pytest.raises(DecodeError):
+            decode_packet(bad)
+
+
+@pytest.mark.parametrize("rule", COMPRESSORS)
+def test_compressors(rule):
+    for spec, data in COMPRESSORS[rule]:
+        packet = decode_packet(data)  # the packet itself is in order
+        with pytest.raises(DecodeError):
+            build(spec).decompress(packet, Context(7, 3, 1))
+
+
+@pytest.mark.parametrize("rule", RECEIVERS)
+def test_receivers(rule):
+    for attempt in RECEIVERS[rule]:
+        with pytest.raises(DecodeError, match="hospital, round 3"):
+            attempt()
+
+
+def test_the_undamaged_examples_are_accepted():
+    """So that it is the damage above that is refused."""
+    assert resealed(FRAME) == FRAME
+    assert with_body(BROADCAST, BODY) == BROADCAST
+    assert isinstance(decode(FRAME), Embedding)
+    assert decode(with_body(BROADCAST, listed(0, 0, 1, 5))) == Broadcast(3, (b"", b""), ((1, b""), (5, b"")))
+    build("scalar:bits=3").decompress(decode_packet(SCALAR), Context(7, 3, 1))
+    build("topk:bits=16").decompress(decode_packet(COLUMN), Context(7, 3, 1))
+    raw = COLUMN[:12] + struct.pack("<BIBI", 2, 2, 32, 4) + bytes([0b1100]) + COLUMN[-16:]
+    assert build("topk:bits=16").decompress(decode_packet(raw), Context(7, 3, 1)).tolist()[0] == [1, 0, 0, 0.5]
+    assert codec().decode(SCALAR, 3, (2, 3), torch.float32).shape == (2, 3)
+
+
+def test_a_lower_cap_is_kept():
+    frame = encode(Embedding(1, 1, bytes(100)))
+    assert decode(frame, max_body=100) == Embedding(1, 1, bytes(100))
+    with pytest.raises(DecodeError, match="100 bytes is over the cap of 99"):
+        decode(frame, max_body=99)
+
+
+def test_the_header_has_20_bytes():
+    assert HEADER.size == 20

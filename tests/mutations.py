@@ -1,0 +1,128 @@
+"""Valid frames, ways to damage them, and the whole way of a frame through a receiver; shared by the fuzz tests."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from cvfl.compress import Compressor, Context, build
+from cvfl.errors import DecodeError
+from cvfl.wire import Broadcast, Embedding, Evaluation, Gradient, decode, decode_packet, encode, encode_packet
+from cvfl.wire.message import HEADER, Message
+
+SPECS = [
+    "identity",
+    "scalar:bits=1",
+    "scalar:bits=3,low=-1,high=1",
+    "scalar:bits=11",
+    "lattice:bits=2",
+    "lattice:bits=9,low=-1,high=1",
+    "topk:bits=1",
+    "topk:bits=8",
+    "topk:bits=2,by=entry",
+    "schedule(lattice:bits=1)",
+]
+SHAPES = [(), (0, 4), (1, 1), (3, 5), (6, 8), (2, 3, 4), (2, 600), (40, 40)]
+COMPRESSORS = [build(spec) for spec in SPECS]
+
+
+def packets() -> list[bytes]:
+    """A packet of every compressor for every shape, in float32 and float64."""
+    found = []
+    context = Context(seed=1, t0=2, m=3)
+    for shape in SHAPES:
+        random = torch.Generator().manual_seed(len(found))
+        h = torch.rand(shape, generator=random) * 2 - 1
+        for compressor in COMPRESSORS:
+            found += [
+                encode_packet(compressor.compress(h.to(dtype), context)) for dtype in (torch.float32, torch.float64)
+            ]
+    return found
+
+
+def frames() -> list[bytes]:
+    """A frame of each message, around packets of all sorts."""
+    found = []
+    every = packets()
+    for i, packet in enumerate(every):
+        others = tuple((m, every[(i * 7 + m) % len(every)]) for m in (1, 2, 9))
+        messages: list[Message] = [
+            Embedding(2, 3, packet),
+            Evaluation(2, 3, packet),
+            Gradient(2, packet),
+            Broadcast(2, (packet, every[(i * 5) % len(every)]), others),
+        ]
+        found.append(encode(messages[i % 4]))
+    return found
+
+
+def sealed(frame: bytes | bytearray) -> bytes:
+    """The frame with the checksum that its bytes ask for, so that what is inside is reached."""
+    if len(frame) < HEADER.size:
+        return bytes(frame)
+    crc = zlib.crc32(memoryview(frame)[HEADER.size :], zlib.crc32(frame[: HEADER.size - 4]))
+    return bytes(frame[: HEADER.size - 4]) + struct.pack("<I", crc) + bytes(frame[HEADER.size :])
+
+
+def fitted(frame: bytes | bytearray) -> bytes | bytearray:
+    """The frame with the body length that it really has."""
+    if len(frame) < HEADER.size:
+        return frame
+    return frame[:12] + struct.pack("<I", len(frame) - HEADER.size) + frame[16:]
+
+
+def mutated(frame: bytes, other: bytes, draw: Iterator[int]) -> bytes:
+    """Damage a frame: bits, bytes, lengths, ends, pieces of another; mostly with length and checksum put right."""
+    data = bytearray(frame)
+    for _ in range(1 + next(draw) % 3 // 2):
+        first = HEADER.size if next(draw) % 8 else 0
+        at = first + next(draw) % max(len(data) - first, 1)
+        match next(draw) % 12:
+            case 0 | 1 | 2 | 3 | 4 if at < len(data):
+                data[at] ^= 1 << next(draw) % 8
+            case 5 | 6 if at < len(data):
+                data[at] = (0, 1, 2, 8, 16, 32, 64, 127, 128, 255)[next(draw) % 10]
+            case 7:
+                del data[at:]
+            case 8:
+                start = next(draw) % max(len(other), 1)
+                data[at : at + next(draw) % 40] = other[start : start + next(draw) % 40]
+            case 9:
+                # A number of any size in the part where shapes, counts and widths are.
+                at = HEADER.size + next(draw) % 48
+                data[at : at + 4] = struct.pack("<I", next(draw) % 2 ** (1 + next(draw) % 32))
+            case 10:
+                data += bytes(next(draw) % 9)
+            case _:
+                del data[at : at + 1 + next(draw) % 4]
+    how = next(draw) % 8
+    fixed = fitted(data) if how > 1 else data
+    return sealed(fixed) if how > 0 else bytes(fixed)
+
+
+def received(frame: bytes, compressor: Compressor) -> list[torch.Tensor]:
+    """Everything in a frame, decompressed."""
+    match decode(frame):
+        case Embedding(_, _, packet) | Evaluation(_, _, packet) | Gradient(_, packet):
+            return [opened(packet, compressor)]
+        case Broadcast(_, model, others):
+            return [opened(packet, compressor) for packet in (*model, *(packet for _, packet in others))]
+
+
+def opened(data: bytes | memoryview, compressor: Compressor, shape: tuple[int, ...] | None = None) -> torch.Tensor:
+    """The tensor in a packet, which must have this shape if one is expected."""
+    packet = decode_packet(data)
+    if shape is not None and packet.shape != shape:
+        raise DecodeError(f"shape {packet.shape}, expected {shape}")
+    return compressor.decompress(packet, Context(seed=1, t0=2, m=3))
+
+
+def endless(seed: int, block: int = 1 << 16) -> Iterator[int]:
+    """Random numbers below 2^31 from a fixed seed."""
+    random = np.random.default_rng(seed)
+    while True:
+        yield from random.integers(0, 2**31, block).tolist()
