@@ -2,9 +2,9 @@
 
     python benchmarks/fuzz_wire.py CORPUS -max_total_time=60
 
-CORPUS is a directory: it gets the examples of tests/golden to start from, and keeps what reached new code. Any exception
-other than DecodeError stops the run and leaves the input in a file. All other options are libFuzzer's. atheris is in
-the `dev` extra, for Python 3.11.
+CORPUS is a directory: it gets the examples of tests/golden to start from, and keeps what reached new code. Any
+exception other than DecodeError stops the run and leaves the input in a file. All other options are libFuzzer's.
+atheris is in the `dev` extra, for Python 3.11.
 """
 
 from __future__ import annotations

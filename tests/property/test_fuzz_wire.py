@@ -23,7 +23,7 @@ MIB = 1 << 20
 FRAMES = frames()
 PACKETS = packets()
 compressors = st.sampled_from(COMPRESSORS)
-relaxed = settings(deadline=None)
+relaxed = settings(deadline=None)  # a busy machine is no failure
 
 
 def outcome(action, *arguments):
@@ -176,6 +176,7 @@ def claims(*shape: int, planes: list[tuple[int, int]], dtype: int = 1) -> bytes:
         claims(2**31, 0, planes=[(1, 0), (32, 0)]),
         claims(*[2**32 - 1] * 7, 0, planes=[]),
     ],
+    ids=["bits", "eight planes", "nothing", "one index", "one row", "no columns", "strides"],
 )
 def test_claims_of_gigabytes_cost_nothing(data):
     for compressor in COMPRESSORS:

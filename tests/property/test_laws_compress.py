@@ -17,6 +17,7 @@ bits = st.integers(1, 16)
 dtypes = st.sampled_from([torch.float32, torch.float64])
 EDGE_SHAPES = [(), (0,), (1,), (3, 0), (0, 3), (1, 1), (1, 7), (7, 1), (5, 33), (2, 3, 5), (1, 1, 1, 9)]
 shapes = st.sampled_from(EDGE_SHAPES) | st.lists(st.integers(0, 12), max_size=3).map(tuple)
+relaxed = settings(deadline=None)  # a busy machine is no failure
 contexts = st.builds(Context, st.integers(0, 99), st.integers(0, 99), st.integers(0, 9), st.sampled_from(["a", "b"]))
 
 
@@ -38,6 +39,8 @@ def tensors(draw):
     scale = draw(st.sampled_from([1e-320, 1e-160, 1e-45, 1e-42, 1e-38, 1e-20, 1e-3, 1.0, 7.0, 1e5, 1e20, 1e30]))
     offset = draw(st.sampled_from([0.0, 0.0, 1.0, -3.0, 1e6, 2.0**24]) | st.floats(-1e7, 1e7)) * scale
     spread = draw(st.sampled_from([0.0, 1e-6, 1e-4, 1.0, 1.0, 1.0]))
+    if draw(st.booleans()):
+        unit = unit * 10.0 ** random.uniform(-50, 0, shape)
     numbers = torch.from_numpy(np.asarray(offset + unit * scale * spread)).to(dtype)
     assume(bool(numbers.isfinite().all()))
     return numbers
@@ -51,7 +54,7 @@ def squared_error(back: torch.Tensor, h: torch.Tensor) -> float:
     return float((back.double() - h.double()).square().sum())
 
 
-@settings(max_examples=300)
+@settings(relaxed, max_examples=300)
 @given(h=tensors(), b=bits, context=contexts)
 def test_law_6_the_error_is_at_most_the_worst_bound(h, b, context):
     for compressor in all_compressors(b, *ends(h)):
@@ -103,6 +106,7 @@ def test_law_6_the_mean_over_the_dither_is_at_most_expected(make, b, sample):
     assert margin <= bound.expected * (1 if h.numel() == 2 else 0.05)  # small enough to mean something
 
 
+@relaxed
 @given(h=tensors(), b=bits, context=contexts)
 def test_law_5_quantizers_send_n_b_bits_and_a_fixed_header(h, b, context):
     n, size = h.numel(), 8 if h.dtype == torch.float64 else 4
@@ -115,6 +119,7 @@ def test_law_5_quantizers_send_n_b_bits_and_a_fixed_header(h, b, context):
             assert len(encode_packet(fixed.compress(h, context))) == header + -(-n * b // 8)
 
 
+@relaxed
 @given(h=tensors(), b=bits, context=contexts)
 def test_law_5_top_k_counts_values_and_indices(h, b, context):
     size = 8 if h.dtype == torch.float64 else 4
@@ -131,6 +136,7 @@ def test_law_5_top_k_counts_values_and_indices(h, b, context):
         assert indices + 5 * (len(packet.planes) - 2) <= -(-k * max(1, (places - 1).bit_length()) // 8)
 
 
+@relaxed
 @given(h=tensors(), b=bits, context=contexts)
 def test_the_wire_changes_nothing(h, b, context):
     for compressor in all_compressors(b, *ends(h)):
@@ -144,6 +150,7 @@ def test_the_wire_changes_nothing(h, b, context):
         assert torch.equal(here.view(integers), there.view(integers))
 
 
+@relaxed
 @given(h=tensors(), b=bits, context=contexts)
 def test_a_context_decides_everything(h, b, context):
     for one, two in zip(all_compressors(b, *ends(h)), all_compressors(b, *ends(h)), strict=True):
@@ -167,6 +174,7 @@ def test_another_context_dithers_otherwise(make):
     assert squared_error(wrong, h) > 2 * squared_error(decoded[0], h)
 
 
+@relaxed
 @given(h=tensors(), b=bits, bad=st.sampled_from([math.nan, math.inf, -math.inf]), data=st.data())
 def test_what_is_not_finite_is_refused_by_all(h, b, bad, data):
     assume(h.numel() > 0)
@@ -181,7 +189,7 @@ def test_what_is_not_finite_is_refused_by_all(h, b, bad, data):
                 compressor.bound(h, Context())
 
 
-@settings(max_examples=30)
+@settings(relaxed, max_examples=30)
 @given(b=bits, dtype=dtypes, n=st.integers(65_530, 65_545) | st.integers(131_065, 131_080))
 def test_law_6_across_the_chunks(b, dtype, n):
     h = torch.linspace(-1, 1, n, dtype=dtype)[torch.randperm(n, generator=torch.Generator().manual_seed(n))]

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cvfl.compress import Plane
@@ -60,6 +60,7 @@ def test_by_hand():
     assert high.symbols.nonzero().reshape(-1).tolist() == [(8 * i >> 4) + i for i in range(32)]
 
 
+@settings(deadline=None)
 @given(n=st.integers(0, 5000), data=st.data())
 def test_round_trip_and_never_larger_than_another_code(n, data):
     k = data.draw(st.integers(0, min(n, 300)))

@@ -162,18 +162,20 @@ def working_type(dtype: torch.dtype, bits: int, low: float, high: float) -> torc
     return torch.float32 if dtype == torch.float32 and enough else torch.float64
 
 
-def rounded(bound: ErrorBound, n: int, dtype: torch.dtype, peak: float) -> ErrorBound:
-    """A bound for real arithmetic, widened where n floats of size `peak` are too coarse for it.
+def rounded(bound: ErrorBound, x: Tensor, low: float, high: float) -> ErrorBound:
+    """A quantizer's bound for real arithmetic, widened where the floats of x are too coarse for it.
 
-    Rounding moves a component by at most u = 2 eps peak, so the error's norm grows by at most u sqrt(n). Bounds allow
+    Rounding moves a component by at most u = 2 eps max|x|, so the error's norm grows by at most u sqrt(n). Bounds allow
     for 2^-10 of themselves already; more is needed for ranges far from zero, such as 1000 ± 0.001, and many bits.
     """
+    if low == high:
+        return bound  # a constant is exact
     # The floor keeps the allowance's own square from underflowing.
-    floor = torch.finfo(dtype).smallest_normal if dtype == torch.float32 else 2.0**-460
-    u = 2 * torch.finfo(dtype).eps * max(peak, floor)
+    floor = torch.finfo(x.dtype).smallest_normal if x.dtype == torch.float32 else 2.0**-460
+    u = 2 * torch.finfo(x.dtype).eps * max(-low, high, floor)
 
     def widened(error: float) -> float:
-        return max(error, (math.sqrt(error / (1 + ROUNDING)) + u * math.sqrt(n)) ** 2) if error else 0.0
+        return max(error, (math.sqrt(error / (1 + ROUNDING)) + u * math.sqrt(x.numel())) ** 2)
 
     return ErrorBound(widened(bound.expected), widened(bound.worst))
 

@@ -97,7 +97,7 @@ class Lattice(Compressor):
         """See theory.lattice_error: the hexagon's second moment inside, the border's overload on top."""
         x = flat(h)
         low, high = self.range.of(x)
-        return rounded(theory.lattice_error(x.numel(), self.bits, low, high), x.numel(), x.dtype, max(-low, high))
+        return rounded(theory.lattice_error(x.numel(), self.bits, low, high), x, low, high)
 
     def nominal_bits(self, t0: int) -> float:
         """b."""

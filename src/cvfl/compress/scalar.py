@@ -76,7 +76,7 @@ class Scalar(Compressor):
         """Delta^2/12 a component expected, Delta^2/4 at worst."""
         x = flat(h)
         low, high = self.range.of(x)
-        return rounded(theory.scalar_error(x.numel(), self.bits, low, high), x.numel(), x.dtype, max(-low, high))
+        return rounded(theory.scalar_error(x.numel(), self.bits, low, high), x, low, high)
 
     def nominal_bits(self, t0: int) -> float:
         """b."""
