@@ -25,7 +25,8 @@ SPLIT = "split"
 
 def _key(seed: int, address: tuple[str | int, ...]) -> int:
     # Every part is written with its type and length, so no two addresses share a key.
-    text = "".join(f"{type(part).__name__}:{len(str(part))}:{part};" for part in (seed, *address))
+    named = (("str" if isinstance(part, str) else "int", str(part)) for part in (seed, *address))
+    text = "".join(f"{kind}:{len(part)}:{part};" for kind, part in named)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16, person=b"cvfl.stream").digest(), "little")
 
 

@@ -1,4 +1,4 @@
-"""Theorem 1's remark, measured: with eta = c/sqrt(T) and error O(1/sqrt(T)) the mean squared gradient falls like 1/sqrt(T)."""
+"""The remark on Theorem 1, measured: with eta = c/sqrt(T) the mean squared gradient falls like 1/sqrt(T)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from federations import data, federation
 
 from cvfl import theory
 from cvfl.data import VerticalData
 from cvfl.experiments.federation import Federation
 from cvfl.protocol import Loss
 from cvfl.runtime import Meter, rounds
+from federations import data, federation
 
 Q = 2
 ROUNDS = (32, 128, 512, 2048)

@@ -26,7 +26,7 @@ def test_multiclass_by_hand() -> None:
     assert metrics["accuracy"] == pytest.approx(6 / 7)
     assert metrics["top5"] == pytest.approx(6 / 7)  # the last row puts its class last
     assert metrics["f1"] == pytest.approx((5 * 1 + 2 / 3 + 0) / 7)
-    assert 0.9 < metrics["roc_auc"] < 1
+    assert 0.5 < metrics["roc_auc"] < 1
 
 
 def test_squared_by_hand() -> None:

@@ -22,34 +22,16 @@ import torch
 from torch import Tensor
 
 from cvfl import theory
-from cvfl.compress.base import (
-    CHUNK,
-    MAX_BITS,
-    SMALLEST_CELL,
-    Compressor,
-    Context,
-    Packet,
-    Plane,
-    Range,
-    checked_bits,
-    chunks,
-    flat,
-    only_plane,
-    rounded,
-    symbol_type,
-    working_type,
-)
-from cvfl.compress.identity import Identity
+from cvfl.compress.base import Context, Packet, Plane, flat, only_plane
+from cvfl.compress.quantizer import CHUNK, SMALLEST_CELL, Quantizer, chunks, symbol_type, working_type
 
 _SQRT3 = math.sqrt(3)
 
 
-class Lattice(Compressor):
+class Lattice(Quantizer):
     """Quantize pairs to 2^(2 bits) points of the hexagonal lattice between low and high (measured when not given)."""
 
-    def __init__(self, bits: int, low: float | None = None, high: float | None = None) -> None:
-        self.bits = checked_bits(bits)
-        self.range = Range(low, high)
+    error = staticmethod(theory.lattice_error)
 
     def compress(self, h: Tensor, context: Context) -> Packet:
         """Send each pair as the nearest codeword to its dithered place."""
@@ -92,22 +74,6 @@ class Lattice(Compressor):
         if odd:
             h[-1:] = grid.value_across(columns[pairs:].to(work), across[pairs:])
         return h.reshape(packet.shape)
-
-    def bound(self, h: Tensor, context: Context) -> theory.ErrorBound:
-        """See theory.lattice_error: the hexagon's second moment inside, the border's overload on top."""
-        x = flat(h)
-        low, high = self.range.of(x)
-        return rounded(theory.lattice_error(x.numel(), self.bits, low, high), x, low, high)
-
-    def nominal_bits(self, t0: int) -> float:
-        """b."""
-        return self.bits
-
-    def refined(self, factor: float) -> Compressor:
-        """Add the bits that shrink the cell enough; beyond 16 bits nothing but the floats themselves is fine enough."""
-        bits = self.bits + theory.extra_bits(factor)
-        low, high = self.range.fixed or (None, None)
-        return Lattice(bits, low, high) if bits <= MAX_BITS else Identity()
 
 
 class _Grid:

@@ -16,31 +16,14 @@ import torch
 from torch import Tensor
 
 from cvfl import theory
-from cvfl.compress.base import (
-    MAX_BITS,
-    SMALLEST_CELL,
-    Compressor,
-    Context,
-    Packet,
-    Plane,
-    Range,
-    checked_bits,
-    chunks,
-    flat,
-    only_plane,
-    rounded,
-    symbol_type,
-    working_type,
-)
-from cvfl.compress.identity import Identity
+from cvfl.compress.base import Context, Packet, Plane, flat, only_plane
+from cvfl.compress.quantizer import SMALLEST_CELL, Quantizer, chunks, symbol_type, working_type
 
 
-class Scalar(Compressor):
+class Scalar(Quantizer):
     """Quantize each component to 2^bits levels between low and high (measured and sent when not given)."""
 
-    def __init__(self, bits: int, low: float | None = None, high: float | None = None) -> None:
-        self.bits = checked_bits(bits)
-        self.range = Range(low, high)
+    error = staticmethod(theory.scalar_error)
 
     def compress(self, h: Tensor, context: Context) -> Packet:
         """Add the dither and round to a level."""
@@ -71,22 +54,6 @@ class Scalar(Compressor):
             y -= _cells(dither[part], y)
             h[part] = y.mul_(delta).add_(low)
         return h.reshape(packet.shape)
-
-    def bound(self, h: Tensor, context: Context) -> theory.ErrorBound:
-        """Delta^2/12 a component expected, Delta^2/4 at worst."""
-        x = flat(h)
-        low, high = self.range.of(x)
-        return rounded(theory.scalar_error(x.numel(), self.bits, low, high), x, low, high)
-
-    def nominal_bits(self, t0: int) -> float:
-        """b."""
-        return self.bits
-
-    def refined(self, factor: float) -> Compressor:
-        """Add the bits that shrink the cell enough; beyond 16 bits nothing but the floats themselves is fine enough."""
-        bits = self.bits + theory.extra_bits(factor)
-        low, high = self.range.fixed or (None, None)
-        return Scalar(bits, low, high) if bits <= MAX_BITS else Identity()
 
 
 def _cells(dither: Tensor, like: Tensor) -> Tensor:

@@ -46,7 +46,8 @@ def scalar_step(bits: int, low: float, high: float) -> float:
 
 def scalar_error(n: int, bits: int, low: float, high: float) -> ErrorBound:
     """n Delta^2/12 expected, n Delta^2/4 at worst: the error is uniform over one cell."""
-    cell = scalar_step(bits, low, high) ** 2 * (1 + ROUNDING)
+    step = scalar_step(bits, low, high)
+    cell = step * step * (1 + ROUNDING)
     return ErrorBound(n * cell / 12, n * cell / 4)
 
 
@@ -72,7 +73,8 @@ def lattice_error(n: int, bits: int, low: float, high: float) -> ErrorBound:
     Away from the border the expected error is that of the hexagon: s^2 5/36 a pair.
     """
     over = max(0.0, 0.75 - (0.5 - math.sqrt(3) / 4) * 2**bits)
-    pair = (lattice_spacing(bits) * (high - low)) ** 2 * (1 + ROUNDING)
+    s = lattice_spacing(bits) * (high - low)
+    pair = s * s * (1 + ROUNDING)
     pairs = (n + 1) // 2
     return ErrorBound(pairs * pair * (1 / 3 + over**2), pairs * pair * (3 / 4 + (over + 0.5) ** 2))
 
@@ -84,5 +86,5 @@ def topk_count(components: int, bits: float) -> int:
 
 def topk_error(dropped: int, peak: float) -> ErrorBound:
     """Every dropped component costs its square, and none is larger than the peak."""
-    error = dropped * peak**2 * (1 + ROUNDING)
+    error = dropped * peak * peak * (1 + ROUNDING)
     return ErrorBound(error, error)
