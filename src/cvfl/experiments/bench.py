@@ -74,7 +74,7 @@ def bench_codec(spec: str, shape: tuple[int, int]) -> CodecSpeed:
     size = h.numel() * 4
     with one_thread_a_role():
         speeds = [size / _fastest(call) / 1e9 for call in (encode, decode)]
-        peaks = [_peak(call, size) for call in (encode, decode)]
+        peaks = [_peak(encode, size, size), _peak(decode, len(data), size)]
     ratio = None if None in peaks else max(peak for peak in peaks if peak is not None)
     return CodecSpeed(spec, int(compressor.nominal_bits(0)), shape, speeds[0], speeds[1], ratio)
 
@@ -88,8 +88,8 @@ def _fastest(call: Callable[[], object], seconds: float = 0.4) -> float:
     return best
 
 
-def _peak(call: Callable[[], object], size: int) -> float | None:
-    """Peak of resident memory during a call, its tensor included, over the tensor's size; Linux only.
+def _peak(call: Callable[[], object], held: int, size: int) -> float | None:
+    """Peak of resident memory during a call, what it was given included, over the tensor's size; Linux only.
 
     Small tensors drown in what the allocator keeps, so only those of 16 MB or more are measured.
     """
@@ -102,7 +102,7 @@ def _peak(call: Callable[[], object], size: int) -> float | None:
     result = call()
     peak = _resident(status, "VmHWM")
     del result
-    return 1 + max(0, peak - before) / size
+    return (held + max(0, peak - before)) / size
 
 
 def _resident(status: Path, key: str) -> int:
@@ -169,7 +169,7 @@ def _federation(shape: RoundShape, compressor: str, count: int) -> Federation:
         models=(shape.make,) * shape.M,
         server_model=lambda: Concat(nn.Linear(sum(widths), 1)),
         compressors=(lambda: build(compressor),) * shape.M,
-        server_compressor=lambda: build("scalar:bits=8"),
+        server_compressor=lambda: build("identity"),
         gradient_compressor=lambda: build("identity"),
     )
     return make_federation(recipe, data)

@@ -86,5 +86,5 @@ def topk_count(components: int, bits: float) -> int:
 
 def topk_error(dropped: int, peak: float) -> ErrorBound:
     """Every dropped component costs its square, and none is larger than the peak."""
-    error = dropped * peak * peak * (1 + ROUNDING)
+    error = dropped * (peak * peak) * (1 + ROUNDING)
     return ErrorBound(error, error)

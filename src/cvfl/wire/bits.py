@@ -33,6 +33,11 @@ def symbol_dtype(width: int) -> np.dtype[Any]:
 
 def pack(symbols: ArrayLike, width: int) -> bytes:
     """Pack integers from 0 to 2^width - 1 (bit patterns for 32 and 64)."""
+    return bytes(payload(symbols, width))
+
+
+def payload(symbols: ArrayLike, width: int) -> bytes | memoryview:
+    """What `pack` gives, without a copy where the symbols are their own packed form."""
     flat = np.ascontiguousarray(symbols).reshape(-1)
     if width not in WIDTHS:
         raise ValueError(f"no symbol is {width} bits wide")
@@ -40,7 +45,8 @@ def pack(symbols: ArrayLike, width: int) -> bytes:
         # Unchecked, it would spill into its neighbours.
         raise ValueError(f"symbols from {flat.min()} to {flat.max()} do not fit {width} bits")
     if width in (8, 16, 32, 64):
-        return flat.astype(f"<u{width // 8}", copy=False).tobytes()
+        whole = f"<u{width // 8}"
+        return (flat.view(whole) if flat.itemsize == width // 8 else flat.astype(whole)).data
     if width > 8:
         step = 8 * _BLOCK // width // 8 * 8
         return b"".join(_pack_wide(flat[at : at + step], width) for at in range(0, flat.size, step))

@@ -14,7 +14,7 @@ import torch
 
 from cvfl.compress.base import Packet, Plane
 from cvfl.errors import DecodeError
-from cvfl.wire.bits import WIDTHS, pack, packed_size, unpack
+from cvfl.wire.bits import WIDTHS, packed_size, payload, unpack
 
 MAX_DIMS = 8
 MAX_SCALARS = 16
@@ -38,7 +38,7 @@ def encode_packet(packet: Packet) -> bytes:
         *packet.scalars,
     )
     planes = b"".join(struct.pack("<BI", plane.width, plane.symbols.numel()) for plane in packet.planes)
-    payloads = (pack(plane.symbols.cpu().numpy(), plane.width) for plane in packet.planes)
+    payloads = (payload(plane.symbols.cpu().numpy(), plane.width) for plane in packet.planes)
     return b"".join((head, planes, *payloads))
 
 
