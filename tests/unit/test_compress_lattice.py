@@ -101,7 +101,7 @@ def test_never_another_codeword(bits, dtype):
     random = np.random.default_rng(30 + bits)
     pairs, _ = points_to_try(min(bits, 4), random)
     h = torch.from_numpy(np.concatenate([pairs, random.integers(0, 2, (2000, 2))])).to(dtype)
-    symbols = Lattice(bits, low=0.0, high=1.0).compress(h, Context(seed=9)).planes[0].symbols
+    symbols = Lattice(bits, low=0.0, high=1.0).compress(h, Context(seed=9)).planes[0].symbols.numpy()
     assert int(symbols.min()) >= 0
     assert int(symbols.max()) < 2**bits
 

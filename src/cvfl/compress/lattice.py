@@ -23,7 +23,7 @@ from torch import Tensor
 
 from cvfl import theory
 from cvfl.compress.base import Context, Packet, Plane, flat, only_plane
-from cvfl.compress.quantizer import CHUNK, SMALLEST_CELL, Quantizer, chunks, symbol_type, working_type
+from cvfl.compress.quantizer import SMALLEST_CELL, Quantizer, chunks, symbol_type, working_type
 
 _SQRT3 = math.sqrt(3)
 
@@ -44,7 +44,7 @@ class Lattice(Quantizer):
         columns, rows = symbols[: pairs + odd], symbols[pairs + odd :]
         dither = context.dither(x.numel())
         across, upwards = dither[: pairs + odd], dither[pairs + odd :]
-        for part in chunks(pairs, CHUNK // 2):
+        for part in chunks(pairs, work):
             pair = x[2 * part.start : 2 * part.stop].to(work)
             X = grid.place_across(pair[0::2], across[part])
             Y = grid.place_upwards(pair[1::2], upwards[part])
@@ -65,7 +65,7 @@ class Lattice(Quantizer):
         h = torch.empty(n, dtype=packet.dtype, device=symbols.device)
         dither = context.dither(n)
         across, upwards = dither[: pairs + odd], dither[pairs + odd :]
-        for part in chunks(pairs, CHUNK // 2):
+        for part in chunks(pairs, work):
             X = columns[part].to(work).add_((rows[part] & 1).to(work).mul_(0.5))
             Y = rows[part].to(work).mul_(0.5)
             pair = h[2 * part.start : 2 * part.stop]

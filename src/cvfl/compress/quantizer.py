@@ -16,7 +16,7 @@ from cvfl.theory import ErrorBound
 from cvfl.theory.bounds import ROUNDING
 
 CHUNK = 1 << 16
-"""Components worked on at a time: few enough to stay in a core's cache and to bound memory."""
+"""Bytes of floats worked on at a time: few enough to stay in a core's cache and to bound memory."""
 SMALLEST_CELL = 2.0**-900
 """Cells below this are taken as zero: their square is, and their reciprocal is not a float."""
 
@@ -122,9 +122,10 @@ def rounded(bound: ErrorBound, x: Tensor, low: float, high: float) -> ErrorBound
 
 def symbol_type(bits: int) -> torch.dtype:
     """The smallest integer type that torch computes with and that holds b-bit symbols."""
-    return torch.uint8 if bits <= 8 else torch.int32
+    return torch.uint8 if bits <= 8 else torch.uint16
 
 
-def chunks(n: int, size: int = CHUNK) -> Iterator[slice]:
-    """Slices that cover 0..n."""
+def chunks(n: int, work: torch.dtype) -> Iterator[slice]:
+    """Slices that cover 0..n, each of CHUNK bytes of the working type."""
+    size = CHUNK // work.itemsize
     return (slice(start, min(start + size, n)) for start in range(0, n, size))

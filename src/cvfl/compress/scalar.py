@@ -33,7 +33,7 @@ class Scalar(Quantizer):
         work = working_type(x.dtype, self.bits, low, high)
         symbols = torch.empty(x.numel(), dtype=symbol_type(self.bits), device=x.device)
         dither = context.dither(x.numel())
-        for part in chunks(x.numel()):
+        for part in chunks(x.numel(), work):
             y = x[part].to(work) - low
             y *= 1 / delta if delta > SMALLEST_CELL else 0.0
             y += _cells(dither[part], y)
@@ -49,7 +49,7 @@ class Scalar(Quantizer):
         symbols = only_plane(packet, self.bits, math.prod(packet.shape))
         h = torch.empty(symbols.numel(), dtype=packet.dtype, device=symbols.device)
         dither = context.dither(h.numel())
-        for part in chunks(h.numel()):
+        for part in chunks(h.numel(), work):
             y = symbols[part].to(work)
             y -= _cells(dither[part], y)
             h[part] = y.mul_(delta).add_(low)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,45 @@ class Concat(nn.Module):
         super().__init__()
         self.head = head
 
-    def forward(self, embeddings: Sequence[Tensor]) -> Tensor:
-        """head([h_1, ..., h_M])."""
-        output: Tensor = self.head(torch.cat(list(embeddings), dim=1))
+    def forward(self, embeddings: Sequence[Tensor] | Tensor) -> Tensor:
+        """head([h_1, ..., h_M]); the embeddings may be joined already."""
+        x = embeddings if isinstance(embeddings, Tensor) else self.join(embeddings)
+        output: Tensor = self.head(x)
         return output
+
+    def join(self, embeddings: Sequence[Tensor]) -> Tensor:
+        """[h_1, ..., h_M] as one tensor."""
+        return torch.cat(list(embeddings), dim=1)
+
+    def hold(self, embeddings: Sequence[Tensor], m: int) -> Callable[[Tensor], Tensor]:
+        """The model as a function of h_m: the others pass through the first linear layer once.
+
+        A linear layer of a concatenation is a sum: W [h_1, ..., h_M] + b = W_m h_m + (b + sum of W_j h_j).
+        """
+        before, after = list(embeddings[:m]), list(embeddings[m + 1 :])
+        layers = _layers(self.head)
+        if type(layers[0]) is not nn.Linear or len(embeddings) == 1:
+            return lambda h: self([*before, h, *after])
+        first, rest = layers[0], nn.Sequential(*layers[1:])
+        start = sum(h.shape[1] for h in before)
+        end = first.in_features - sum(h.shape[1] for h in after)
+        own = first.weight[:, start:end].t()
+        others = torch.cat([first.weight[:, :start], first.weight[:, end:]], 1).t()
+        with torch.no_grad():
+            constant = torch.cat([*before, *after], 1) @ others
+            if first.bias is not None:
+                constant += first.bias
+
+        def fuse(h: Tensor) -> Tensor:
+            output: Tensor = rest(torch.addmm(constant, h, own))
+            return output
+
+        return fuse
+
+
+def _layers(head: nn.Module) -> list[nn.Module]:
+    """The layers of a plain sequence, without a leading flatten of what is flat already; else the head itself."""
+    if not isinstance(head, nn.Sequential) or type(head).forward is not nn.Sequential.forward or not len(head):
+        return [head]
+    layers = list(head)
+    return layers[1:] if isinstance(layers[0], nn.Flatten) and len(layers) > 1 else layers

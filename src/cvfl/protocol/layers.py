@@ -43,9 +43,12 @@ class Forward:
 
     def __call__(self, x: Sequence[Tensor] | Tensor, t0: int, q: int) -> Tensor:
         """The model's output for local iteration q of round t0."""
+        return self.through(self.model, x, t0, q)
+
+    def through(self, call: Callable[..., Tensor], x: Sequence[Tensor] | Tensor, t0: int, q: int) -> Tensor:
+        """The same by way of a function that computes the model's output from less."""
         with seeded(*self._address, t0, q) if self._random else nullcontext():
-            output: Tensor = self.model(x)
-        return output
+            return call(x)
 
 
 def _draws(model: nn.Module, sample: Sequence[Tensor] | Tensor) -> bool:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from cvfl.compress import Identity
 from cvfl.errors import DataError, DecodeError, LocalProtocolError, RemoteProtocolError
 from cvfl.protocol.codec import Codec, Measured, ModelCodec
+from cvfl.protocol.fusion import held
 from cvfl.protocol.layers import Forward
 from cvfl.protocol.plan import Plan
 from cvfl.wire import Broadcast, Embedding, Evaluation, Gradient, Message
@@ -103,15 +104,14 @@ class Party:
             raise DataError(f"{self.holding.name}: algorithm 1 needs the training labels at every party")
         t0, rows = self.t0, self.plan.batch(self.t0)
         y = self.holding.labels[rows]
-        phi = self._stale(message, len(rows))
         self.model_codec.decode_into(self.server_model, message.model, t0)
+        fuse = held(self.server_model, self._stale(message, len(rows)), self.m - 1)
         for q in range(self.plan.Q):
             if q > 0:  # h_m of iteration 0 is the one that was sent
                 h = self._embed(self._x, t0, q)
             if q == self.plan.Q - 1:
                 h.retain_grad()
-            phi[self.m - 1] = h
-            loss = self.plan.loss(self._fuse(phi, t0, q), y)
+            loss = self.plan.loss(self._fuse.through(fuse, h, t0, q), y)
             self.optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
@@ -127,7 +127,7 @@ class Party:
         return gradient
 
     def _stale(self, message: Broadcast, rows: int) -> list[Tensor]:
-        """The others' embeddings as everyone decodes them; the own place is filled by each local step."""
+        """The others' embeddings as everyone decodes them; nothing stands in the own place."""
         packets: dict[int, Bytes] = dict(message.embeddings)
         others = set(range(1, self.plan.M + 1)) - {self.m}
         if set(packets) != others:

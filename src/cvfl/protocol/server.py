@@ -9,7 +9,7 @@ Packets are relayed unopened: one encoding serves M receivers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from cvfl.compress import Identity
 from cvfl.errors import DecodeError, LocalProtocolError, RemoteProtocolError
 from cvfl.protocol.codec import Codec, Measured, ModelCodec
+from cvfl.protocol.fusion import joined
 from cvfl.protocol.layers import Forward
 from cvfl.protocol.metrics import evaluate
 from cvfl.protocol.plan import Plan
@@ -96,8 +97,9 @@ class Server:
             raise LocalProtocolError("train() comes after a round's replies")
         if self.plan.algorithm == 1:
             y = self.labels.train[self.plan.batch(self.t0)]
+            phi = joined(self.model, self._phi)
             for q in range(self.plan.Q):
-                self._step(self._phi, y, q)
+                self._step(phi, y, q)
             self.model_codec.observe(self.model)
         self.t0, self._phi = self.t0 + 1, None
 
@@ -125,7 +127,7 @@ class Server:
             replies.append((m, Gradient(self.t0, self.gradient_codecs[m].encode(h.grad, self.t0))))
         return replies
 
-    def _step(self, phi: list[Tensor], y: Tensor, q: int) -> None:
+    def _step(self, phi: Sequence[Tensor] | Tensor, y: Tensor, q: int) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = self.plan.eta(self.t0)
         outputs = self._fuse(phi, self.t0, q)

@@ -28,7 +28,7 @@ def packed_size(count: int, width: int) -> int:
 
 def symbol_dtype(width: int) -> np.dtype[Any]:
     """Type of unpacked symbols: wide enough, and one that torch computes with (32 and 64 are bit patterns)."""
-    return np.dtype("<u1" if width <= 8 else "<i4" if width <= 32 else "<i8")
+    return np.dtype("<u1" if width <= 8 else "<u2" if width <= 16 else "<i4" if width <= 32 else "<i8")
 
 
 def pack(symbols: ArrayLike, width: int) -> bytes:
@@ -62,7 +62,7 @@ def unpack(data: bytes | memoryview, width: int, count: int) -> Symbols:
         raise DecodeError("unused bits of the last byte are not zero")
     if width in (8, 16, 32, 64):
         raw = np.frombuffer(data, dtype=f"<u{width // 8}")
-        return raw.astype("<i4") if width == 16 else raw.astype(symbol_dtype(width), copy=True)
+        return raw.astype(symbol_dtype(width), copy=True)
     out = np.empty(count, dtype=symbol_dtype(width))
     step = _BLOCK // 8 * 8
     for at in range(0, count, step):
