@@ -33,7 +33,7 @@ CODECS = (
     "topk:bits=2",
     "topk:bits=2,by=entry",
 )
-CODEC_SHAPES = ((64, 4096), (1000, 64), (4096, 4096))
+CODEC_SHAPES = ((64, 4096), (1000, 256), (4096, 4096))
 
 
 @dataclass(frozen=True)
