@@ -85,3 +85,13 @@ def test_the_meter_separates_parties_directions_and_evaluation() -> None:
     meter.add(2, inprocess.Direction.UP, encode(Evaluation(0, 2, b"abcd")))
     assert (meter.parties[1].up, meter.parties[2].down, meter.parties[2].evaluation) == (23, 23, 24)
     assert meter.total().total == 70
+
+
+def test_a_rounds_bytes_are_those_of_its_own_messages() -> None:
+    """A party's answer to round t0 is already its embedding of round t0 + 1, and is counted there."""
+    fed, meter = federation(rounds=5, batch_size=15), Meter()  # four batches of one size an epoch
+    seen = [dict(meter.through(report.t0)) for report in inprocess.rounds(fed.server, fed.parties, meter, 1)]
+    for t0, by_party in enumerate(seen):
+        assert by_party[1].up == (t0 + 1) * seen[0][1].up
+        assert by_party[1].down == (t0 + 1) * seen[0][1].down
+    assert seen[-1] == meter.parties

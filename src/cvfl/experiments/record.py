@@ -101,23 +101,24 @@ def error(measured: Measured) -> dict[str, float]:
     return {"measured": measured.error, "expected": measured.expected, "bound": measured.worst}
 
 
-def by_party(meter: Meter, names: tuple[str, ...]) -> dict[str, dict[str, int]]:
+def by_party(sent: Mapping[int, Traffic], names: tuple[str, ...]) -> dict[str, dict[str, int]]:
     """Bytes of every party by name."""
-    return {name: traffic(meter.parties.get(m, Traffic())) for m, name in enumerate(names, start=1)}
+    return {name: traffic(sent.get(m, Traffic())) for m, name in enumerate(names, start=1)}
 
 
 def round_line(
     report: RoundReport, epoch: float, step_size: float, meter: Meter, names: tuple[str, ...]
 ) -> dict[str, Any]:
-    """The metrics.jsonl line of a round; bytes are counted from the start of the run."""
+    """The metrics.jsonl line of a round; bytes are those of all rounds up to this one."""
+    sent = meter.through(report.t0)
     line: dict[str, Any] = {
         "round": report.t0,
         "epoch": epoch,
         "loss": report.loss,
         "step_size": step_size,
         "seconds": report.seconds,
-        "bytes": traffic(meter.total()),
-        "by_party": by_party(meter, names),
+        "bytes": traffic(sum(sent.values(), Traffic())),
+        "by_party": by_party(sent, names),
     }
     if report.evaluation:
         line |= {"train": report.evaluation.train, "test": report.evaluation.test}

@@ -100,7 +100,7 @@ def _train(
         "metric": headline(plan.loss),
         "metrics": {"train": last.train if last else {}, "test": last.test if last else {}},
         "bytes": record.traffic(meter.total())
-        | {"total": meter.total().total, "by_party": record.by_party(meter, names)},
+        | {"total": meter.total().total, "by_party": record.by_party(meter.parties, names)},
         "formula_bytes": formula_bytes(federation, len(history)),
         "compression_error": record.error(total),
         "seconds": time.perf_counter() - began,

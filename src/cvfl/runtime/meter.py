@@ -1,14 +1,14 @@
-"""Counts bytes where a frame leaves a process: by party and direction, evaluation apart."""
+"""Counts bytes where a frame leaves a process: by round, party and direction, evaluation apart."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cvfl.types import Direction
-from cvfl.wire.message import Bytes
+from cvfl.wire.message import HEADER, Bytes
 
 _EVALUATION_KIND = 4
-_KIND_AT = 5
 
 
 @dataclass
@@ -24,24 +24,47 @@ class Traffic:
         """All bytes, whatever they were for."""
         return self.up + self.down + self.evaluation
 
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(self.up + other.up, self.down + other.down, self.evaluation + other.evaluation)
+
 
 @dataclass
 class Meter:
-    """Bytes since the start, by party."""
+    """Bytes by party: of the rounds that were asked for, summed, and of each later round."""
 
-    parties: dict[int, Traffic] = field(default_factory=dict)
+    _past: dict[int, Traffic] = field(default_factory=dict)
+    _rounds: dict[int, dict[int, Traffic]] = field(default_factory=dict)
 
     def add(self, m: int, direction: Direction, frame: Bytes) -> None:
-        """Count a frame to or from party m."""
-        traffic = self.parties.setdefault(m, Traffic())
-        if frame[_KIND_AT] == _EVALUATION_KIND:
+        """Count a frame to or from party m, for the round that it names."""
+        _, _, kind, _, t0, _, _ = HEADER.unpack_from(frame)
+        traffic = self._rounds.setdefault(t0, {}).setdefault(m, Traffic())
+        if kind == _EVALUATION_KIND:
             traffic.evaluation += len(frame)
         elif direction is Direction.UP:
             traffic.up += len(frame)
         else:
             traffic.down += len(frame)
 
+    def through(self, t0: int) -> Mapping[int, Traffic]:
+        """Bytes by party of all rounds up to t0; a party's answer to round t0 already belongs to the next."""
+        for passed in sorted(t for t in self._rounds if t <= t0):
+            self._past = _summed([self._past, self._rounds.pop(passed)])
+        return self._past
+
+    @property
+    def parties(self) -> dict[int, Traffic]:
+        """Bytes by party since the start."""
+        return _summed([self._past, *self._rounds.values()])
+
     def total(self) -> Traffic:
-        """Sum over the parties."""
-        values = self.parties.values()
-        return Traffic(sum(t.up for t in values), sum(t.down for t in values), sum(t.evaluation for t in values))
+        """All bytes since the start."""
+        return sum(self.parties.values(), Traffic())
+
+
+def _summed(parts: Iterable[Mapping[int, Traffic]]) -> dict[int, Traffic]:
+    result: dict[int, Traffic] = {}
+    for part in parts:
+        for m, traffic in part.items():
+            result[m] = result.get(m, Traffic()) + traffic
+    return result
