@@ -21,7 +21,7 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2
+	$(MAKE) test
 
 bench: setup
 	$(BIN)/cvfl bench codec
