@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from cvfl.compress import Scalar
-from cvfl.errors import CompressError, ConfigError, DataError, LocalProtocolError, RemoteProtocolError
+from cvfl.errors import CompressError, ConfigError, CvflError, DataError, LocalProtocolError, RemoteProtocolError
 from cvfl.experiments.federation import Federation, make_federation
 from cvfl.experiments.run import train
 from cvfl.protocol import Codec, Loss, Plan, StepSize
@@ -228,3 +228,19 @@ def test_own_modules_as_party_and_server_models() -> None:
 def test_an_unavailable_device_is_named() -> None:
     with pytest.raises(ConfigError, match="device: 'warp' is not available here"):
         federation(device="warp")
+
+
+def test_divergence_is_said_in_one_line() -> None:
+    fed = federation(data(Loss.SQUARED), step_size={"eta": 1e200}, rounds=4)
+    with pytest.raises(CvflError, match=r"(server|org\d), round \d: .*(not finite|NaN)"):
+        run(fed)
+
+
+def test_a_server_model_that_diverges_is_named() -> None:
+    fed = federation()
+    replies = [r for party in fed.parties for message in party.start() for r in fed.server.receive(message)]
+    assert len(replies) == 3
+    with torch.no_grad():
+        next(iter(fed.server.model.parameters())).fill_(float("inf"))
+    with pytest.raises(DataError, match="server, round 0: the loss is not finite; training diverged"):
+        fed.server.train()

@@ -147,8 +147,8 @@ def _explained(error: ValidationError) -> str:
 
 
 def _keys(path: tuple[int | str, ...]) -> list[str]:
-    section: type[BaseModel] = RunConfig
+    """The keys of the section at this path."""
+    section: Any = RunConfig
     for name in path:
-        section = type(section.model_fields[str(name)].get_default()) if name != "data" else DataConfig
-        section = StepSizeConfig if name == "step_size" else section
+        section = section.model_fields[str(name)].annotation
     return list(section.model_fields)

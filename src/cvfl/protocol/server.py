@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from cvfl.compress import Identity
-from cvfl.errors import DecodeError, LocalProtocolError, RemoteProtocolError
+from cvfl.errors import DataError, DecodeError, LocalProtocolError, RemoteProtocolError
 from cvfl.protocol.codec import Codec, Measured, ModelCodec
 from cvfl.protocol.fusion import joined
 from cvfl.protocol.layers import Forward
@@ -132,12 +132,18 @@ class Server:
             group["lr"] = self.plan.eta(self.t0)
         outputs = self._fuse(phi, self.t0, q)
         loss = self.plan.loss(outputs, y)
+        if q == 0:
+            self._check_finite("the loss", loss)
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         if q == 0:
             self.loss = float(loss.detach())
             self._seen[self.plan.batch(self.t0)] = outputs.detach()
+
+    def _check_finite(self, what: str, values: Tensor) -> None:
+        if not bool(torch.isfinite(values).all()):
+            raise DataError(f"server, round {self.t0}: {what} is not finite; training diverged, lower step_size.eta")
 
     def _keep(self, inbox: dict[int, Bytes], m: int, packet: Bytes, message: Message) -> None:
         if not 1 <= m <= self.plan.M or m in inbox:
@@ -170,7 +176,9 @@ class Server:
         ]
         self.model.eval()
         with torch.no_grad():
-            test = evaluate(plan.loss, self.model(phi), self.labels.test)
+            outputs = self.model(phi)
+        self._check_finite("an output for the test rows", outputs)
+        test = evaluate(plan.loss, outputs, self.labels.test)
         self.evaluation = Evaluated(t0, evaluate(plan.loss, self._seen[seen], self.labels.train[seen]), test)
 
     def state_dict(self) -> dict[str, Any]:
