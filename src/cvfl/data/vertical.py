@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from cvfl.errors import DataError
-from cvfl.protocol import Loss
+from cvfl.protocol import Augment, Loss, Rows
 
 
 @dataclass(frozen=True)
 class VerticalData:
-    """Aligned rows: party m holds train[m - 1] and test[m - 1]; labels belong to the same rows."""
+    """Aligned rows: party m holds train[m - 1], test[m - 1] and, if any, validation[m - 1]; labels belong to them.
+
+    A party's rows are a tensor, or anything that reads rows when asked for. `categories` says of each party how many
+    values each of its last columns takes when those hold category codes. `augment` is drawn alike at all parties.
+    """
 
     names: tuple[str, ...]
-    train: tuple[Tensor, ...]
-    test: tuple[Tensor, ...]
+    train: tuple[Rows, ...]
+    test: tuple[Rows, ...]
     train_labels: Tensor
     test_labels: Tensor
     loss: Loss
+    validation: tuple[Rows, ...] = ()
+    validation_labels: Tensor = field(default_factory=lambda: torch.empty(0))
+    categories: tuple[tuple[int, ...], ...] = ()
+    augment: Augment | None = None
 
     def __post_init__(self) -> None:
         if not self.names or not len(self.names) == len(self.train) == len(self.test):
@@ -29,10 +37,13 @@ class VerticalData:
         for name, train, test in zip(self.names, self.train, self.test, strict=True):
             _check_rows(name, "training", train, self.train_labels)
             _check_rows(name, "test", test, self.test_labels)
+        for name, validation in zip(self.names, self.validation, strict=bool(self.validation)):
+            _check_rows(name, "validation", validation, self.validation_labels)
         if len(self.train_labels) == 0:
             raise DataError("there are no training rows")
         if self.loss is not Loss.SQUARED:
-            _check_classes(self.train_labels, self.test_labels, self.loss)
+            held_out = torch.cat([self.validation_labels.to(self.test_labels.dtype), self.test_labels])
+            _check_classes(self.train_labels, held_out, self.loss)
 
     @property
     def outputs(self) -> int:
@@ -40,10 +51,10 @@ class VerticalData:
         return int(self.train_labels.max()) + 1 if self.loss is Loss.MULTICLASS else 1
 
 
-def _check_rows(name: str, split: str, table: Tensor, labels: Tensor) -> None:
+def _check_rows(name: str, split: str, table: Rows, labels: Tensor) -> None:
     if len(table) != len(labels):
         raise DataError(f"{name}: {len(table)} {split} rows, but there are {len(labels)} {split} labels")
-    if not bool(torch.isfinite(table).all()):
+    if isinstance(table, Tensor) and not bool(torch.isfinite(table).all()):
         row = int((~torch.isfinite(table).reshape(len(table), -1).all(1)).nonzero()[0])
         raise DataError(f"{name}: {split} row {row} holds a NaN or an infinite value; impute or drop it")
 

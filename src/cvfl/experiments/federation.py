@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from cvfl import data as datasets
 from cvfl import models as networks
@@ -14,7 +15,7 @@ from cvfl.compress import build
 from cvfl.data import VerticalData
 from cvfl.errors import ConfigError
 from cvfl.experiments.config import RunConfig
-from cvfl.protocol import Codecs, Holding, Labels, Loss, Optimizer, Party, Plan, Recipe, Server, StepSize
+from cvfl.protocol import Codecs, Holding, Labels, Loss, Optimizer, Party, Plan, Recipe, Rows, Server, StepSize
 from cvfl.protocol.layers import initialised
 from cvfl.protocol.recipe import MakeModel
 
@@ -79,7 +80,10 @@ def _party_models(
         raise ConfigError(f"{len(models)} models for {len(data.names)} parties")
     trials = [initialised(make, config.seed, m).eval() for m, make in enumerate(models, start=1)]
     with torch.no_grad():
-        shapes = [tuple(trial(table[:2]).shape) for trial, table in zip(trials, data.train, strict=True)]
+        shapes = [
+            tuple(trial(table[torch.arange(min(2, len(table)))]).shape)
+            for trial, table in zip(trials, data.train, strict=True)
+        ]
     for name, shape in zip(data.names, shapes, strict=True):
         if len(shape) != 2:
             raise ConfigError(f"{name}: a party's model gives B x P numbers, not {shape}")
@@ -111,6 +115,7 @@ def _plan(config: RunConfig, data: VerticalData, widths: tuple[int, ...], loss: 
         optimizer=Optimizer(**config.optimizer.model_dump()),
         algorithm=config.algorithm,
         evaluate_every=config.evaluate_every or epoch,
+        validation_rows=len(data.validation_labels),
         dtype=dtype,
         device=_device(config.device),
     )
@@ -119,10 +124,17 @@ def _plan(config: RunConfig, data: VerticalData, widths: tuple[int, ...], loss: 
 def make_federation(recipe: Recipe, data: VerticalData) -> Federation:
     """All roles in this process, sharing codecs so that each packet is decoded once."""
     codecs, device = recipe.codecs(), recipe.plan.device
-    labels = Labels(data.train_labels.to(device), data.test_labels.to(device))
+    labels = Labels(*(y.to(device) for y in (data.train_labels, data.test_labels, data.validation_labels)))
     shared = labels.train if recipe.plan.algorithm == 1 else None
     parties = tuple(
-        recipe.party(m, Holding(name, train.to(device), test.to(device), shared), codecs)
-        for m, (name, train, test) in enumerate(zip(data.names, data.train, data.test, strict=True), start=1)
+        recipe.party(m, Holding(name, *_held(data, m - 1, device), shared, data.augment), codecs)
+        for m, name in enumerate(data.names, start=1)
     )
     return Federation(recipe, codecs, recipe.server(labels, codecs), parties)
+
+
+def _held(data: VerticalData, at: int, device: torch.device) -> tuple[Rows, tuple[Rows, ...]]:
+    """A party's training rows and its held-out rows; what is in memory goes to the device once."""
+    held_out = (*data.validation[at : at + 1], data.test[at])
+    train, *rest = (rows.to(device) if isinstance(rows, Tensor) else rows for rows in (data.train[at], *held_out))
+    return train, tuple(rest)

@@ -2,12 +2,14 @@
 
 from cvfl.protocol.codec import Codec, Measured, ModelCodec
 from cvfl.protocol.losses import Loss
-from cvfl.protocol.party import Holding, Party
+from cvfl.protocol.party import Party
 from cvfl.protocol.plan import Optimizer, Plan, StepSize
 from cvfl.protocol.recipe import Codecs, Recipe
+from cvfl.protocol.rows import Augment, Holding, Rows
 from cvfl.protocol.server import Evaluated, Labels, Server
 
 __all__ = [
+    "Augment",
     "Codec",
     "Codecs",
     "Evaluated",
@@ -20,6 +22,7 @@ __all__ = [
     "Party",
     "Plan",
     "Recipe",
+    "Rows",
     "Server",
     "StepSize",
 ]

@@ -10,7 +10,6 @@ No I/O, no clock, no thread. The state between any two messages is complete in `
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,18 +21,9 @@ from cvfl.protocol.codec import Codec, Measured, ModelCodec
 from cvfl.protocol.fusion import held
 from cvfl.protocol.layers import Forward
 from cvfl.protocol.plan import Plan
+from cvfl.protocol.rows import Holding
 from cvfl.wire import Broadcast, Embedding, Evaluation, Gradient, Message
 from cvfl.wire.message import Bytes
-
-
-@dataclass(frozen=True)
-class Holding:
-    """What a party holds: its columns for training and test rows, and the training labels for Algorithm 1."""
-
-    name: str
-    train: Tensor
-    test: Tensor
-    labels: Tensor | None = None
 
 
 class Party:
@@ -56,10 +46,10 @@ class Party:
         self.optimizer = plan.optimizer.build(list(model.parameters()))
         self.t0 = 0
         self.measured: Measured | None = None
-        self._embed = Forward(model, plan.seed, m, holding.train[:2])
+        self._embed = Forward(model, plan.seed, m, self._rows(torch.arange(2) % plan.rows))
         blank = [torch.zeros(2, width, dtype=plan.dtype, device=plan.device) for width in plan.widths]
         self._fuse = Forward(server_model, plan.seed, m, blank)
-        self._x = holding.train[:0]
+        self._x = torch.empty(0)
         self._h: Tensor | None = None
 
     @property
@@ -148,16 +138,20 @@ class Party:
     def _reports(self) -> bool:
         return self.plan.evaluates_after(self.t0)
 
+    def _rows(self, rows: Tensor) -> Tensor:
+        return self.holding.batch(rows, self.plan.seed, self.t0).to(self.plan.device)
+
     def _forward(self) -> Tensor:
-        self._x = self.holding.train[self.plan.batch(self.t0)]
+        self._x = self._rows(self.plan.batch(self.t0))
         self.model.train()
         return self._checked(self._embed(self._x, self.t0, 0), len(self._x))
 
     def _evaluation(self, t0: int) -> Evaluation:
         self.model.eval()
         with torch.no_grad():
-            parts = [self.model(part) for part in torch.split(self.holding.test, _EVALUATION_ROWS)]
-        h = self._checked(torch.cat(parts), len(self.holding.test))
+            batches = self.holding.evaluation_batches(_EVALUATION_ROWS)
+            parts = [self.model(x.to(self.plan.device)) for x in batches]
+        h = self._checked(torch.cat(parts), self.plan.held_out_rows)
         codec = Codec(Identity(), self.plan.seed, self.m, self.holding.name, "test embedding")
         self.model.train()
         return Evaluation(t0, self.m, codec.encode(h, t0))

@@ -72,6 +72,7 @@ class Plan:
     optimizer: Optimizer = field(default_factory=Optimizer)
     algorithm: int = 1
     evaluate_every: int = 0
+    validation_rows: int = 0
     dtype: torch.dtype = torch.float32
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
@@ -85,6 +86,11 @@ class Plan:
     def M(self) -> int:
         """Number of parties."""
         return len(self.widths)
+
+    @property
+    def held_out_rows(self) -> int:
+        """Rows that no step sees: validation, then test."""
+        return self.validation_rows + self.test_rows
 
     @property
     def rounds_per_epoch(self) -> int:
@@ -102,8 +108,8 @@ class Plan:
         return self.step_size.at(t0, self.rounds * self.Q)
 
     def evaluates_after(self, t0: int) -> bool:
-        """Whether the test rows are evaluated after round t0: every few rounds, and at the end."""
-        if self.test_rows == 0:
+        """Whether the held-out rows are evaluated after round t0: every few rounds, and at the end."""
+        if self.held_out_rows == 0:
             return False
         return t0 == self.rounds - 1 or (self.evaluate_every > 0 and (t0 + 1) % self.evaluate_every == 0)
 

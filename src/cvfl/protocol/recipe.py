@@ -10,8 +10,9 @@ from torch import nn
 from cvfl.compress import Compressor
 from cvfl.protocol.codec import Codec, ModelCodec
 from cvfl.protocol.layers import initialised
-from cvfl.protocol.party import Holding, Party
+from cvfl.protocol.party import Party
 from cvfl.protocol.plan import Plan
+from cvfl.protocol.rows import Holding
 from cvfl.protocol.server import Labels, Server
 from cvfl.types import SERVER
 

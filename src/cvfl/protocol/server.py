@@ -30,18 +30,23 @@ from cvfl.wire.message import Bytes
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels of the training and the test rows."""
+    """Labels of the training, the test and the validation rows."""
 
     train: Tensor
     test: Tensor
+    validation: Tensor
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Metrics after a round: on the test rows, and on the training rows as they were last seen in training."""
+    """Metrics after a round: on the held-out rows, and on the training rows as they were last seen in training.
+
+    Without validation or test rows there are no metrics of them.
+    """
 
     t0: int
     train: dict[str, float]
+    validation: dict[str, float]
     test: dict[str, float]
 
 
@@ -169,7 +174,7 @@ class Server:
             self._decoded(
                 m,
                 packets[m],
-                plan.test_rows,
+                plan.held_out_rows,
                 Codec(Identity(), plan.seed, m, self.codecs[m].name, "test embedding"),
             )
             for m in range(1, plan.M + 1)
@@ -177,9 +182,13 @@ class Server:
         self.model.eval()
         with torch.no_grad():
             outputs = self.model(phi)
-        self._check_finite("an output for the test rows", outputs)
-        test = evaluate(plan.loss, outputs, self.labels.test)
-        self.evaluation = Evaluated(t0, evaluate(plan.loss, self._seen[seen], self.labels.train[seen]), test)
+        self._check_finite("an output for the held-out rows", outputs)
+        held_out = torch.split(outputs, [plan.validation_rows, plan.test_rows])
+        validation, test = map(self._metrics, held_out, (self.labels.validation, self.labels.test))
+        self.evaluation = Evaluated(t0, self._metrics(self._seen[seen], self.labels.train[seen]), validation, test)
+
+    def _metrics(self, outputs: Tensor, labels: Tensor) -> dict[str, float]:
+        return evaluate(self.plan.loss, outputs, labels) if len(labels) else {}
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a restart needs, also between two messages of a round."""

@@ -1,0 +1,47 @@
+"""What a party holds: rows in memory or read when asked for, and the labels that Algorithm 1 shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Augment = Callable[[Tensor, int, int], Tensor]
+"""(batch, seed, t0) -> the batch as round t0 sees it; all parties draw alike, from the seed they share."""
+
+
+class Rows(Protocol):
+    """Rows of one party: a tensor is one, and so is anything that reads the rows it is asked for."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of rows, then the shape of one."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Tensor, /) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Holding:
+    """A party's columns, for training rows and for those held out (validation, test), and labels for Algorithm 1."""
+
+    name: str
+    train: Rows
+    held_out: tuple[Rows, ...] = ()
+    labels: Tensor | None = None
+    augment: Augment | None = None
+
+    def batch(self, rows: Tensor, seed: int, t0: int) -> Tensor:
+        """The training rows of round t0's batch."""
+        x = self.train[rows]
+        return self.augment(x, seed, t0) if self.augment else x
+
+    def evaluation_batches(self, size: int) -> Iterator[Tensor]:
+        """All held-out rows in order, read a batch at a time."""
+        for part in self.held_out:
+            for rows in torch.split(torch.arange(len(part)), size):
+                yield part[rows]
