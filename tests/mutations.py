@@ -11,8 +11,18 @@ import torch
 
 from cvfl.compress import Compressor, Context, build
 from cvfl.errors import DecodeError
-from cvfl.wire import Broadcast, Embedding, Evaluation, Gradient, decode, decode_packet, encode, encode_packet
-from cvfl.wire.message import HEADER, Message
+from cvfl.wire import (
+    HEADER,
+    Broadcast,
+    Embedding,
+    Evaluation,
+    Gradient,
+    Message,
+    decode,
+    decode_packet,
+    encode,
+    encode_packet,
+)
 
 SPECS = [
     "identity",

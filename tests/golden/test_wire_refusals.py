@@ -11,8 +11,7 @@ import torch
 from cvfl.compress import Context, build
 from cvfl.errors import DecodeError
 from cvfl.protocol.codec import Codec
-from cvfl.wire import Broadcast, Embedding, decode, decode_packet, encode
-from cvfl.wire.message import HEADER
+from cvfl.wire import HEADER, Broadcast, Embedding, decode, decode_packet, encode
 
 HERE = Path(__file__).parent
 PAGE = (HERE.parents[1] / "docs" / "wire-format.md").read_text(encoding="utf-8")

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from cvfl.compress import Packet, Plane
 from cvfl.errors import DecodeError
-from cvfl.wire import Broadcast, Embedding, decode, decode_packet, encode, encode_packet
-from cvfl.wire.message import Message
+from cvfl.wire import Broadcast, Embedding, Message, decode, decode_packet, encode, encode_packet
 from mutations import COMPRESSORS, endless, fitted, frames, mutated, opened, packets, received, sealed
 
 MIB = 1 << 20

@@ -18,8 +18,7 @@ from cvfl.compress import Compressor, Context, Identity
 from cvfl.errors import CompressError, DecodeError
 from cvfl.theory import ErrorBound
 from cvfl.types import SERVER
-from cvfl.wire import decode_packet, encode_packet
-from cvfl.wire.message import Bytes
+from cvfl.wire import Bytes, decode_packet, encode_packet
 
 
 @dataclass(frozen=True)

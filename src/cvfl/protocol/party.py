@@ -22,8 +22,7 @@ from cvfl.protocol.fusion import held
 from cvfl.protocol.layers import Forward
 from cvfl.protocol.plan import Plan
 from cvfl.protocol.rows import Holding
-from cvfl.wire import Broadcast, Embedding, Evaluation, Gradient, Message
-from cvfl.wire.message import Bytes
+from cvfl.wire import Broadcast, Bytes, Embedding, Evaluation, Gradient, Message
 
 
 class Party:

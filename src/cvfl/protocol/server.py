@@ -24,8 +24,7 @@ from cvfl.protocol.layers import Forward
 from cvfl.protocol.metrics import evaluate
 from cvfl.protocol.plan import Plan
 from cvfl.types import SERVER
-from cvfl.wire import Broadcast, Embedding, Evaluation, Gradient, Message
-from cvfl.wire.message import Bytes
+from cvfl.wire import Broadcast, Bytes, Embedding, Evaluation, Gradient, Message
 
 
 @dataclass(frozen=True)

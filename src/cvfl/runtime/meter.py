@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cvfl.types import Direction
-from cvfl.wire.message import HEADER, Bytes
+from cvfl.wire import HEADER, Bytes
 
 _EVALUATION_KIND = 4
 

@@ -1,19 +1,29 @@
 """Symbols and messages to bytes and back; docs/wire-format.md is the normative page."""
 
 from cvfl.wire.bits import pack, packed_size, unpack
+from cvfl.wire.frame import HEADER, Bytes
 from cvfl.wire.message import Broadcast, Embedding, Evaluation, Gradient, Message, decode, encode
 from cvfl.wire.packet import decode_packet, encode_packet
+from cvfl.wire.setup import Blinded, Matched, Setup, Spelling, decode_setup, encode_setup
 
 __all__ = [
+    "HEADER",
+    "Blinded",
     "Broadcast",
+    "Bytes",
     "Embedding",
     "Evaluation",
     "Gradient",
+    "Matched",
     "Message",
+    "Setup",
+    "Spelling",
     "decode",
     "decode_packet",
+    "decode_setup",
     "encode",
     "encode_packet",
+    "encode_setup",
     "pack",
     "packed_size",
     "unpack",

@@ -1,34 +1,22 @@
 """Messages between a party and the server, and the frames that carry them.
 
-    party m                                     server
-       Embedding(t0, m)        ──────────▶                     C_m(h_m) of the round's batch
-                               ◀──────────      Broadcast(t0)  Algorithm 1: C_0(theta_0) and the others' packets
-                               ◀──────────      Gradient(t0)   Algorithm 2: the loss's gradient in h_m
-       Evaluation(t0, m)       ──────────▶                     h_m of the test rows, not compressed
-
-A frame is 20 bytes of header and a body:
-
-    "cvfl" | u8 version | u8 kind | u16 sender | u32 t0 | u32 body length | u32 CRC-32 of all but these four bytes
+party m                                     server
+   Embedding(t0, m)        ──────────▶                     C_m(h_m) of the round's batch
+                           ◀──────────      Broadcast(t0)  Algorithm 1: C_0(theta_0) and the others' packets
+                           ◀──────────      Gradient(t0)   Algorithm 2: the loss's gradient in h_m
+   Evaluation(t0, m)       ──────────▶                     h_m of the test rows, not compressed
 """
 
 from __future__ import annotations
 
 import itertools
 import struct
-import zlib
 from dataclasses import dataclass
 
 from cvfl.errors import DecodeError
 from cvfl.types import SERVER
+from cvfl.wire.frame import MAX_BODY, Bytes, seal, unseal
 from cvfl.wire.packet import Reader
-
-MAGIC = b"cvfl"
-VERSION = 1
-HEADER = struct.Struct("<4sBBHIII")
-MAX_BODY = 1 << 30
-"""Longest body that is read; a runtime may set a lower cap for its federation."""
-
-Bytes = bytes | memoryview
 
 
 @dataclass(frozen=True)
@@ -79,33 +67,12 @@ def encode(message: Message) -> bytes:
             sender, parts = SERVER, [packet]
         case Broadcast(t0, model, embeddings):
             sender, parts = SERVER, _listed([(SERVER, packet) for packet in model] + list(embeddings))
-    size = sum(len(part) for part in parts)
-    head = HEADER.pack(MAGIC, VERSION, _KINDS[type(message)], sender, t0, size, 0)[:-4]
-    crc = zlib.crc32(head)
-    for part in parts:
-        crc = zlib.crc32(part, crc)
-    return b"".join((head, struct.pack("<I", crc), *parts))
+    return seal(_KINDS[type(message)], sender, t0, parts)
 
 
 def decode(frame: Bytes, max_body: int = MAX_BODY) -> Message:
     """The message in a frame; packets stay unopened views of it."""
-    reader = Reader(frame)
-    head = reader.take(HEADER.size, "frame header")
-    magic, version, kind, sender, t0, size, crc = HEADER.unpack(head)
-    if magic != MAGIC:
-        raise DecodeError("not a cvfl frame")
-    if version != VERSION:
-        raise DecodeError(f"frame version {version}, this is version {VERSION}")
-    if size > max_body:
-        raise DecodeError(f"a body of {size} bytes is over the cap of {max_body}")
-    body = reader.take(size, "body")
-    reader.finish()
-    if zlib.crc32(body, zlib.crc32(head[:-4])) != crc:
-        raise DecodeError("checksum does not match")
-    return _message(kind, sender, t0, body)
-
-
-def _message(kind: int, sender: int, t0: int, body: memoryview) -> Message:
+    kind, sender, t0, body = unseal(frame, max_body)
     if (kind in (2, 3)) != (sender == SERVER):
         raise DecodeError(f"a message of kind {kind} does not come from role {sender}")
     match kind:

@@ -73,10 +73,15 @@ class Reader:
         self._data = memoryview(data)
         self._at = 0
 
+    @property
+    def left(self) -> int:
+        """How many bytes are still to come."""
+        return len(self._data) - self._at
+
     def take(self, size: int, what: str) -> memoryview:
         """The next `size` bytes, without copying them."""
-        if size > len(self._data) - self._at:
-            raise DecodeError(f"{what}: {size} bytes announced, {len(self._data) - self._at} there")
+        if size > self.left:
+            raise DecodeError(f"{what}: {size} bytes announced, {self.left} there")
         self._at += size
         return self._data[self._at - size : self._at]
 
@@ -86,5 +91,5 @@ class Reader:
 
     def finish(self) -> None:
         """Nothing may be left."""
-        if self._at != len(self._data):
-            raise DecodeError(f"{len(self._data) - self._at} bytes too many")
+        if self.left:
+            raise DecodeError(f"{self.left} bytes too many")

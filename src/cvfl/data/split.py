@@ -1,0 +1,63 @@
+"""Order and split by a hash of seed and id: all parties agree without talking.
+
+    digest(seed, id) = 8 bytes that order the rows | 8 bytes, as a fraction, that say training, validation or test
+
+A stratified split has the same shares in every class. Only the label holder can compute it, so it tells the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cvfl.errors import ConfigError
+
+
+class Part(IntEnum):
+    """What a row is for."""
+
+    TRAIN = 0
+    VALIDATION = 1
+    TEST = 2
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The shares of the rows that are held out."""
+
+    test: float = 0.25
+    validation: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.test + self.validation >= 1:
+            raise ConfigError(f"test_share {self.test} and validation_share {self.validation} leave nothing to train on")
+
+    def of(self, fractions: NDArray[np.float64]) -> NDArray[np.int8]:
+        """The part of each row, from numbers in [0, 1)."""
+        held_out = self.test + self.validation
+        parts = np.where(fractions < self.test, Part.TEST, np.where(fractions < held_out, Part.VALIDATION, Part.TRAIN))
+        return parts.astype(np.int8)
+
+
+def hashed(ids: Sequence[str], seed: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+    """For each id a number to order by, and one uniform over [0, 1) to split by."""
+    key = str(seed).encode()
+    digests = b"".join(hashlib.blake2b(text.encode(), digest_size=16, key=key).digest() for text in ids)
+    words = np.frombuffer(digests, dtype="<u8").reshape(-1, 2)
+    return words[:, 0].astype(np.uint64), (words[:, 1] >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def stratified(shares: Shares, fractions: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.int8]:
+    """The part of each row such that every class is divided by the shares, as exactly as its rows allow."""
+    parts = np.empty(len(labels), dtype=np.int8)
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        rank = np.empty(len(rows))
+        rank[np.argsort(fractions[rows], kind="stable")] = np.arange(len(rows))
+        parts[rows] = shares.of((rank + 0.5) / len(rows))
+    return parts
