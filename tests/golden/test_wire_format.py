@@ -17,14 +17,19 @@ from cvfl.compress import Context, Packet, build
 from cvfl.compress.indices import decode_indices, encode_indices
 from cvfl.rng import DITHER, stream
 from cvfl.wire import (
+    Blinded,
     Broadcast,
     Embedding,
     Evaluation,
     Gradient,
+    Matched,
+    Spelling,
     decode,
     decode_packet,
+    decode_setup,
     encode,
     encode_packet,
+    encode_setup,
     pack,
     packed_size,
     unpack,
@@ -82,6 +87,7 @@ def test_everything_is_covered():
     assert any("scalar" in spec and "low" in spec for spec in specs)
     assert {"topk:bits=16", "topk:bits=8,by=entry"} <= set(specs)
     assert {Example(name).says["message"] for name in named("frame-")} == set(MESSAGES)
+    assert {Example(name).says["message"] for name in named("setup-")} == set(SETUPS)
     assert {name.removeprefix("indices-") for name in named("indices-")} == {"bitmap.hex", "raw.hex", "delta.hex"}
 
 
@@ -178,3 +184,22 @@ def test_frames(name):
     assert decode(example.bytes) == message
     assert type(decode(example.bytes)) is type(message)
     assert encode(decode(example.bytes)) == example.bytes
+
+
+SETUPS = {
+    "Blinded": lambda e: Blinded(
+        *(e[key] for key in ("m", "owner", "hops", "part", "parts")),
+        Spelling(e["spelling"]),
+        bytes.fromhex(e["elements"]),
+    ),
+    "Matched": lambda e: Matched(len(e["common"]), pack(e["common"], 1)),
+}
+
+
+@pytest.mark.parametrize("name", named("setup-"))
+def test_frames_of_the_alignment(name):
+    example = Example(name)
+    message = SETUPS[example.says["message"]](example)
+    assert encode_setup(message) == example.bytes
+    assert decode_setup(example.bytes) == message
+    assert encode_setup(decode_setup(example.bytes)) == example.bytes

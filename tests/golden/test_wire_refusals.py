@@ -11,7 +11,7 @@ import torch
 from cvfl.compress import Context, build
 from cvfl.errors import DecodeError
 from cvfl.protocol.codec import Codec
-from cvfl.wire import HEADER, Broadcast, Embedding, decode, decode_packet, encode
+from cvfl.wire import HEADER, Broadcast, Embedding, decode, decode_packet, decode_setup, encode
 
 HERE = Path(__file__).parent
 PAGE = (HERE.parents[1] / "docs" / "wire-format.md").read_text(encoding="utf-8")
@@ -88,6 +88,20 @@ PACKETS = {
     "P5": [struct.pack("<BBBBBI", 1, 0, 0, 1, width, 0) for width in (0, 33, 63, 65, 255)],
     "P6": [edited(SCALAR, len(SCALAR) - 1, bytes([SCALAR[-1] | 1 << bit])) for bit in (2, 5, 7)],
 }
+BLINDED, MATCHED = golden("setup-blinded"), golden("setup-matched")
+SETUPS = {
+    "A1": [FRAME, BROADCAST, header(BLINDED, 5, b"\7"), header(BLINDED, 8, b"\1"), header(MATCHED, 8, b"\1")],
+    "A2": [header(MATCHED, 6, b"\1"), header(BLINDED, 20, b"\0\0")],
+    "A3": [header(BLINDED, 24, b"\4"), header(BLINDED, 28, bytes(4)), header(BLINDED, 32, b"\3")],
+    "A4": [
+        with_body(BLINDED, BLINDED[20:-1]),
+        with_body(BLINDED, BLINDED[20:30]),
+        with_body(MATCHED, MATCHED[20:-1]),
+        with_body(MATCHED, MATCHED[20:] + b"\0"),
+        header(MATCHED, 20, b"\xff\xff\xff\xff"),
+    ],
+    "A5": [header(MATCHED, 25, b"\6")],
+}
 RANGE = struct.pack("<ff", -1.0, 1.0)
 
 
@@ -149,7 +163,7 @@ RECEIVERS = {
 def test_every_line_of_the_page_has_a_test():
     section = PAGE.partition("## What a decoder must refuse")[2]
     assert set(re.findall(r"^- `([A-Z]\d+)`", section, flags=re.M)) == set(
-        FRAMES.keys() | PACKETS.keys() | COMPRESSORS.keys() | RECEIVERS.keys()
+        FRAMES.keys() | SETUPS.keys() | PACKETS.keys() | COMPRESSORS.keys() | RECEIVERS.keys()
     )
 
 
@@ -158,6 +172,14 @@ def test_frames(rule):
     for bad in FRAMES[rule]:
         with pytest.raises(DecodeError):
             decode(bad)
+
+
+@pytest.mark.parametrize("rule", SETUPS)
+def test_frames_of_the_alignment(rule):
+    decode_setup(BLINDED), decode_setup(MATCHED)
+    for bad in SETUPS[rule]:
+        with pytest.raises(DecodeError):
+            decode_setup(bad)
 
 
 @pytest.mark.parametrize("rule", PACKETS)

@@ -17,7 +17,7 @@ from enum import IntEnum
 
 from cvfl.errors import DecodeError
 from cvfl.types import SERVER
-from cvfl.wire.bits import packed_size
+from cvfl.wire.bits import packed_size, unpack
 from cvfl.wire.frame import MAX_BODY, Bytes, seal, unseal
 from cvfl.wire.packet import Reader
 
@@ -88,5 +88,6 @@ def decode_setup(frame: Bytes, max_body: int = MAX_BODY) -> Setup:
         (count,) = reader.read("<I", "number of ids")
         bits = reader.take(packed_size(count, 1), "bits")
         reader.finish()
+        unpack(bits, 1, count)  # refuses unused bits that are set
         return Matched(count, bits)
     raise DecodeError(f"a message of kind {kind}, role {sender} and round {t0} before the first round")
