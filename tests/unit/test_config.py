@@ -16,7 +16,7 @@ TOML = 'rounds = 3\n[data]\nname = "digits"\n[step_size]\neta = 0.1\n'
     [
         ({"bach_size": 3}, "unknown key 'bach_size'; did you mean 'batch_size'?"),
         ({"step_size": {"eta": 0.1, "shedule": "sqrt"}}, "unknown key 'step_size.shedule'; did you mean 'schedule'?"),
-        ({"data": {"nam": "digits"}}, "key 'data.name' is missing"),
+        ({"data": {"nam": "digits"}}, "unknown key 'data.nam'; did you mean 'name'?"),
         ({"data": {"name": "digits", "partys": 2}}, "unknown key 'data.partys'; did you mean 'parties'?"),
         ({"server_model": {"hiden": [1]}}, "unknown key 'server_model.hiden'; did you mean 'hidden'?"),
         ({"compressor": "latice:bits=2"}, "compressor: unknown compressor 'latice'; did you mean 'lattice'?"),

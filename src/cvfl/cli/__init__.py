@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import typer
 
+from cvfl.cli.align import align
 from cvfl.cli.bench import bench
+from cvfl.cli.data import data
 from cvfl.cli.demo import demo
+from cvfl.cli.init import init
 from cvfl.cli.theory import theory
 from cvfl.cli.train import train
 
@@ -18,8 +21,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(demo)
+app.command()(init)
 app.command()(train)
+app.command()(align)
 app.command()(theory)
+app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
 
 

@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from cvfl.experiments.run import Progress as RunProgress
 
@@ -49,6 +57,39 @@ class RunBar:
         """Move on to this round."""
         report, traffic = progress.report, progress.meter.total()
         if report.evaluation:
-            self._metric = f"{progress.metric} {report.evaluation.test[progress.metric]:.3f} "
+            held_out = report.evaluation.test or report.evaluation.validation
+            self._metric = f"{progress.metric} {held_out[progress.metric]:.3f} " if progress.metric in held_out else ""
         status = f"loss {report.loss:.3f} {self._metric}↑{traffic.up / MB:.2f} ↓{traffic.down / MB:.2f} MB"
         self._bars.update(self._task, total=progress.rounds, completed=report.t0 + 1, status=status)
+
+
+class StepDisplay:
+    """What goes on before the first round: one bar a step, shown while it lasts."""
+
+    def __init__(self, console: Console) -> None:
+        self._bars = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=8),
+            TextColumn("{task.fields[count]}"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            transient=True,
+        )
+        self._step, self._task = "", TaskID(0)
+
+    def __enter__(self) -> StepDisplay:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._bars.stop()
+
+    def __call__(self, step: str, done: int, total: int) -> None:
+        """Show how far a step is; a total of 0 is not known."""
+        if step != self._step:
+            for task in self._bars.task_ids:
+                self._bars.remove_task(task)
+            self._step, self._task = step, self._bars.add_task(step, total=total or None, count="")
+        count = f"{done / total:.0%}" if total else f"{done:,}" if done else ""
+        self._bars.update(self._task, total=total or None, completed=done, count=count)

@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cvfl.cli.display import RunDisplay
+from cvfl.cli.align import alignment_line
+from cvfl.cli.display import RunDisplay, StepDisplay
 from cvfl.cli.errors import one_line
 from cvfl.cli.tables import results_table
 from cvfl.experiments.config import load_config
+from cvfl.experiments.loading import load_data
 from cvfl.experiments.run import train as run
 
 
@@ -30,8 +32,12 @@ def train(
     with one_line():
         settings = load_config(config, change or [])
         target = out or free_path(Path("runs") / f"{config.stem}-{settings.seed}")
+        with StepDisplay(console) as steps:
+            loaded = load_data(settings, steps)
+        if loaded.aligned:
+            console.print(alignment_line(loaded.aligned), highlight=False)
         with RunDisplay(console).shown() as display:
-            result = run(settings, out=target, on_round=display.bar(config.stem))
+            result = run(settings, loaded, out=target, on_round=display.bar(config.stem))
         console.print(results_table([result.summary]))
         console.print(f"{target}: summary.json, metrics.jsonl, report.html", highlight=False)
         if not result.summary["completed"]:

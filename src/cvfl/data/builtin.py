@@ -7,11 +7,10 @@ from sklearn import datasets
 from torch import Tensor
 
 from cvfl.data.vertical import VerticalData, quadrants, split_columns
-from cvfl.errors import ConfigError, suggest
 from cvfl.protocol import Loss
 from cvfl.rng import SPLIT, stream
 
-_LOADERS = {
+BUILTIN = {
     "digits": (datasets.load_digits, Loss.MULTICLASS),
     "breast_cancer": (datasets.load_breast_cancer, Loss.BINARY),
     "wine": (datasets.load_wine, Loss.MULTICLASS),
@@ -20,16 +19,12 @@ _LOADERS = {
 _ORGANISATIONS = ("hospital", "bank", "insurer", "registry")
 
 
-def load(
-    name: str, parties: int = 4, seed: int = 0, test_share: float = 0.25, dtype: torch.dtype = torch.float32
-) -> VerticalData:
+def load_builtin(name: str, parties: int, seed: int, test_share: float, dtype: torch.dtype) -> VerticalData:
     """A built-in data set, standardised on its training rows and divided by columns.
 
     The digits go by quadrant of the image when there are four parties.
     """
-    if name not in _LOADERS:
-        raise ConfigError(f"data.name: unknown data set {name!r}{suggest(name, _LOADERS)}")
-    loader, loss = _LOADERS[name]
+    loader, loss = BUILTIN[name]
     table, target = loader(return_X_y=True)
     x, y = torch.from_numpy(table).to(dtype), torch.from_numpy(target)
     order = torch.from_numpy(stream(seed, SPLIT, name).permutation(len(x)))

@@ -35,7 +35,9 @@ class Shares:
 
     def __post_init__(self) -> None:
         if self.test + self.validation >= 1:
-            raise ConfigError(f"test_share {self.test} and validation_share {self.validation} leave nothing to train on")
+            raise ConfigError(
+                f"test_share {self.test} and validation_share {self.validation} leave nothing to train on"
+            )
 
     def of(self, fractions: NDArray[np.float64]) -> NDArray[np.int8]:
         """The part of each row, from numbers in [0, 1)."""

@@ -2,63 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from cvfl.compress import build
 from cvfl.errors import ConfigError, suggest
+from cvfl.experiments.sections import (
+    DataConfig,
+    OptimizerConfig,
+    PartyConfig,
+    PartyModelConfig,
+    Section,
+    ServerModelConfig,
+    StepSizeConfig,
+)
 from cvfl.protocol import Loss
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class DataConfig(_Section):
-    """Which rows, and how many parties share their columns."""
-
-    name: str
-    parties: int = Field(default=4, ge=1, le=64)
-    test_share: float = Field(default=0.25, ge=0, lt=1)
-
-
-class StepSizeConfig(_Section):
-    """eta and how it changes: fixed, eta/sqrt(T), eta/(t0+1), or by milestones (rounds)."""
-
-    eta: float = Field(gt=0)
-    schedule: Literal["fixed", "sqrt", "inverse", "milestones"] = "fixed"
-    milestones: tuple[int, ...] = ()
-    factor: float = Field(default=0.1, gt=0)
-
-
-class OptimizerConfig(_Section):
-    """sgd as in the paper, with momentum if given, or adam."""
-
-    name: Literal["sgd", "adam"] = "sgd"
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    weight_decay: float = Field(default=0.0, ge=0)
-
-
-class PartyModelConfig(_Section):
-    """The model of every party: its kind, the width P of the embedding, and hidden layers."""
-
-    name: str = "mlp"
-    width: int = Field(default=16, ge=1, le=1 << 20)
-    hidden: tuple[int, ...] = (32,)
-
-
-class ServerModelConfig(_Section):
-    """The server model over the concatenated embeddings."""
-
-    name: str = "linear"
-    hidden: tuple[int, ...] = ()
-
-
-class RunConfig(_Section):
+class RunConfig(Section):
     """One training run. `compressor` is C_m for every party, `server_compressor` is C_0."""
 
     data: DataConfig
@@ -79,6 +45,7 @@ class RunConfig(_Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     party_model: PartyModelConfig = PartyModelConfig()
     server_model: ServerModelConfig = ServerModelConfig()
+    party: dict[str, PartyConfig] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
@@ -88,12 +55,49 @@ class RunConfig(_Section):
             raise ValueError(f"algorithm 2 takes local_iterations = 1, not {self.local_iterations}")
         if self.step_size.schedule == "milestones" and not self.step_size.milestones:
             raise ValueError("step_size.schedule = 'milestones' needs step_size.milestones")
-        for key in ("compressor", "server_compressor", "gradient_compressor"):
+        _check_parties(self.data, self.party)
+        for key, spec in self._compressors():
             try:
-                build(getattr(self, key))
+                build(spec)
             except ConfigError as error:
                 raise ValueError(f"{key}: {error}") from None
         return self
+
+    def _compressors(self) -> Iterator[tuple[str, str]]:
+        for key in ("compressor", "server_compressor", "gradient_compressor"):
+            yield key, getattr(self, key)
+        for name, party in self.party.items():
+            if party.compressor is not None:
+                yield f"party.{name}.compressor", party.compressor
+
+    def model_of(self, party: str) -> PartyModelConfig:
+        """The model of a party: its own, or that of all."""
+        section = self.party.get(party)
+        return section.model if section and section.model else self.party_model
+
+    def compressor_of(self, party: str) -> str:
+        """C_m of a party: its own, or that of all."""
+        section = self.party.get(party)
+        return section.compressor if section and section.compressor else self.compressor
+
+
+def _check_parties(data: DataConfig, parties: Mapping[str, PartyConfig]) -> None:
+    """Either a data set by name, or a table at every party and a label at exactly one of them."""
+    for name in parties:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", name) or name == "server":
+            raise ValueError(f"party.{name}: a party's name has letters, digits, - and _ and is not 'server'")
+    with_table = [name for name, party in parties.items() if party.has_table]
+    if data.name is not None:
+        if with_table:
+            raise ValueError(f"data.name = {data.name!r} and a table of party {with_table[0]!r} exclude each other")
+        return
+    if not parties:
+        raise ValueError("give data.name, or a section [party.NAME] with a table for every party")
+    if missing := [name for name in parties if name not in with_table]:
+        raise ValueError(f"party.{missing[0]} has no table; give table, or url and query")
+    holders = [name for name, party in parties.items() if party.label is not None]
+    if len(holders) != 1:
+        raise ValueError(f"exactly one party holds the label, not {' and '.join(holders) or 'none'}; set its key label")
 
 
 def load_config(path: Path, changes: Sequence[str] = ()) -> RunConfig:
@@ -106,7 +110,17 @@ def load_config(path: Path, changes: Sequence[str] = ()) -> RunConfig:
         raise ConfigError(f"{path}: {error}") from None
     for change in changes:
         _apply(values, change)
-    return parse_config(values, str(path))
+    return _found_from(path.parent, parse_config(values, str(path)))
+
+
+def _found_from(folder: Path, config: RunConfig) -> RunConfig:
+    """Files are named as seen from the configuration file."""
+    data = config.data.model_copy(update={"path": folder / config.data.path} if config.data.path else {})
+    party = {
+        name: section.model_copy(update={"table": folder / section.table}) if section.table else section
+        for name, section in config.party.items()
+    }
+    return config.model_copy(update={"data": data, "party": party})
 
 
 def parse_config(values: dict[str, Any], source: str = "configuration") -> RunConfig:
@@ -148,7 +162,9 @@ def _explained(error: ValidationError) -> str:
 
 def _keys(path: tuple[int | str, ...]) -> list[str]:
     """The keys of the section at this path."""
-    section: Any = RunConfig
+    section: type[Section] = RunConfig
     for name in path:
-        section = section.model_fields[str(name)].annotation
+        if field := section.model_fields.get(str(name)):  # else it is the name of a party
+            kinds = (field.annotation, *get_args(field.annotation))
+            section = next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section))
     return list(section.model_fields)

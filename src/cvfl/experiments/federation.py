@@ -9,11 +9,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from cvfl import data as datasets
 from cvfl import models as networks
 from cvfl.compress import build
 from cvfl.data import VerticalData
-from cvfl.errors import ConfigError
+from cvfl.errors import ConfigError, suggest
 from cvfl.experiments.config import RunConfig
 from cvfl.protocol import Codecs, Holding, Labels, Loss, Optimizer, Party, Plan, Recipe, Rows, Server, StepSize
 from cvfl.protocol.layers import initialised
@@ -35,12 +34,6 @@ class Federation:
         return self.recipe.plan
 
 
-def load_data(config: RunConfig) -> VerticalData:
-    """The data that a configuration names."""
-    dtype = getattr(torch, config.precision)
-    return datasets.load(config.data.name, config.data.parties, config.seed, config.data.test_share, dtype)
-
-
 def make_recipe(
     config: RunConfig,
     data: VerticalData,
@@ -52,6 +45,8 @@ def make_recipe(
     A party's model maps its rows to B x P_m, the server model maps the list of all embeddings to B x outputs.
     """
     loss, dtype = config.loss or data.loss, getattr(torch, config.precision)
+    if strange := [name for name in config.party if name not in data.names]:
+        raise ConfigError(f"party.{strange[0]}: no such party{suggest(strange[0], data.names)}")
     if (loss is Loss.MULTICLASS) != (data.loss is Loss.MULTICLASS):
         raise ConfigError(f"loss: {loss} does not fit labels of a {data.loss} task")
     makers, widths = _party_models(config, data, models, dtype)
@@ -61,7 +56,7 @@ def make_recipe(
         names=data.names,
         models=makers,
         server_model=server_model or networks.server_model(head.name, widths, data.outputs, head.hidden, dtype),
-        compressors=(partial(build, config.compressor),) * len(data.names),
+        compressors=tuple(partial(build, config.compressor_of(name)) for name in data.names),
         server_compressor=partial(build, config.server_compressor),
         gradient_compressor=partial(build, config.gradient_compressor),
     )
@@ -72,10 +67,20 @@ def _party_models(
 ) -> tuple[tuple[MakeModel, ...], tuple[int, ...]]:
     """How to make each party's model, and the width of its embedding."""
     if models is None:
-        model = config.party_model
-        shapes = [tuple(table.shape[1:]) for table in data.train]
-        makers = [networks.party_model(model.name, shape, model.width, model.hidden, dtype) for shape in shapes]
-        return tuple(makers), (model.width,) * len(shapes)
+        sections = [config.model_of(name) for name in data.names]
+        categories = data.categories or ((),) * len(data.names)
+        makers = [
+            networks.party_model(
+                model.name,
+                tuple(rows.shape[1:]),
+                model.width,
+                model.hidden,
+                dtype,
+                **({"categories": codes} if codes else {}),
+            )
+            for model, rows, codes in zip(sections, data.train, categories, strict=True)
+        ]
+        return tuple(makers), tuple(model.width for model in sections)
     if len(models) != len(data.names):
         raise ConfigError(f"{len(models)} models for {len(data.names)} parties")
     trials = [initialised(make, config.seed, m).eval() for m, make in enumerate(models, start=1)]

@@ -3,7 +3,7 @@
     RUN/config.json         the configuration as it was understood
     RUN/metrics.jsonl       one line a round; evaluations and measured errors on the rounds that have them
     RUN/summary.json        the figures that people quote
-    RUN/parameters/*.safetensors   final parameters, one file a role
+    RUN/parameters/         final parameters, one .safetensors a role; how a party's columns became numbers
     RUN/report.html         the same for the eye
 
 It is written under a temporary name beside its place and moved there when complete, so a run that fails
@@ -26,7 +26,9 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
+from cvfl.data.prepare import Preparation
 from cvfl.errors import ConfigError
+from cvfl.privacy import Aligned
 from cvfl.protocol import Measured
 from cvfl.runtime import Meter, RoundReport, Traffic
 
@@ -76,6 +78,11 @@ class RunDirectory:
         for name, model in models.items():
             (folder / f"{name}.safetensors").write_bytes(serialised(model))
 
+    def preparations(self, preparations: Mapping[str, Preparation]) -> None:
+        """Write how each party's columns became numbers, beside its model."""
+        for name, preparation in preparations.items():
+            preparation.save(self.partial / "parameters" / f"{name}.preparation")
+
 
 def serialised(model: nn.Module) -> bytes:
     """Parameters and buffers as safetensors bytes."""
@@ -101,6 +108,18 @@ def error(measured: Measured) -> dict[str, float]:
     return {"measured": measured.error, "expected": measured.expected, "bound": measured.worst}
 
 
+def alignment(aligned: Aligned | None, sent: Meter) -> dict[str, Any] | None:
+    """How many rows each party had and all share, and the bytes that it took to find out."""
+    if aligned is None:
+        return None
+    return {
+        "rows": dict(zip(aligned.names, aligned.sizes, strict=True)),
+        "common": aligned.common,
+        "warning": aligned.warning,
+        "bytes": traffic(sent.total()) | {"by_party": by_party(sent.parties, aligned.names)},
+    }
+
+
 def by_party(sent: Mapping[int, Traffic], names: tuple[str, ...]) -> dict[str, dict[str, int]]:
     """Bytes of every party by name."""
     return {name: traffic(sent.get(m, Traffic())) for m, name in enumerate(names, start=1)}
@@ -121,7 +140,8 @@ def round_line(
         "by_party": by_party(sent, names),
     }
     if report.evaluation:
-        line |= {"train": report.evaluation.train, "test": report.evaluation.test}
+        metrics = {part: getattr(report.evaluation, part) for part in ("train", "validation", "test")}
+        line |= {part: values for part, values in metrics.items() if values}
     if report.measured:
         roles = ("server", *names)
         line["compression_error"] = {roles[m]: error(measured) for m, measured in sorted(report.measured.items())}

@@ -1,9 +1,22 @@
 """Networks for parties and server."""
 
-from cvfl.models.image import ResNet
+from cvfl.models.image import CNN, MVCNN, ResNet
 from cvfl.models.registry import party_model, server_model
-from cvfl.models.sequence import LSTM
-from cvfl.models.server import Concat
-from cvfl.models.tabular import MLP
+from cvfl.models.sequence import GRU, LSTM
+from cvfl.models.server import Attention, Concat, Sum
+from cvfl.models.tabular import MLP, TabularMLP
 
-__all__ = ["LSTM", "MLP", "Concat", "ResNet", "party_model", "server_model"]
+__all__ = [
+    "CNN",
+    "GRU",
+    "LSTM",
+    "MLP",
+    "MVCNN",
+    "Attention",
+    "Concat",
+    "ResNet",
+    "Sum",
+    "TabularMLP",
+    "party_model",
+    "server_model",
+]

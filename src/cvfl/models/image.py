@@ -6,6 +6,66 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
+class CNN(nn.Module):
+    """A small network for images: 3x3 convolutions that double their width, each halving the image.
+
+    The image needs at least 2^layers pixels on each side: 8 x 8 for three layers.
+    """
+
+    def __init__(self, channels: int, outputs: int, width: int = 32, layers: int = 3) -> None:
+        super().__init__()
+        blocks: list[nn.Module] = []
+        size = channels
+        for layer in range(layers):
+            blocks += [nn.Conv2d(size, width << layer, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+            size = width << layer
+        self.features = nn.Sequential(*blocks)
+        self.head = nn.Linear(size, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """B x outputs."""
+        output: Tensor = self.head(self.features(x).mean((2, 3)))
+        return output
+
+
+class MVCNN(nn.Module):
+    """Views of an object, B x V x C x H x W: one trunk for all views, their features' maximum, one linear layer.
+
+    For images of 224 x 224 and `width` = 64 it is the paper's: convolution 11x11 by steps of 4, maximum over 5x5 by
+    steps of 3, convolution 3x3 to 256 channels, and the maximum again, which leaves 5 x 5 places. The first step and
+    kernel follow the size of the image (step = side / 56, kernel = 2 step + 3), so that images of 48 x 48 (step 1,
+    kernel 5) leave 4 x 4. The smallest image is 17 x 17.
+    """
+
+    SMALLEST = 17
+
+    def __init__(self, channels: int, outputs: int, size: tuple[int, int], width: int = 64) -> None:
+        super().__init__()
+        step = max(1, round(min(size) / 56))
+        kernel = 2 * step + 3
+        self.features = nn.Sequential(
+            nn.Conv2d(channels, width, kernel, step, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(5, 3),
+            nn.Conv2d(width, 4 * width, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(5, 3),
+        )
+        height, across = (_pooled(_pooled((side + 4 - kernel) // step + 1)) for side in size)
+        self.head = nn.Linear(4 * width * height * across, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """B x outputs."""
+        features: Tensor = self.features(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        output: Tensor = self.head(features.amax(1).flatten(1))
+        return output
+
+
+def _pooled(side: int) -> int:
+    """How many places a maximum over 5 by steps of 3 leaves."""
+    return (side - 5) // 3 + 1
+
+
 class _Block(nn.Module):
     """Two 3x3 convolutions with a shortcut."""
 

@@ -1,45 +1,155 @@
-"""Models by name, as a configuration writes them."""
+"""Models by name, as a configuration writes them; `module:function` is a user's own."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import math
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import nn
 
 from cvfl.errors import ConfigError, suggest
-from cvfl.models.image import ResNet
-from cvfl.models.sequence import LSTM
-from cvfl.models.server import Concat
-from cvfl.models.tabular import MLP
+from cvfl.models.image import CNN, MVCNN, ResNet
+from cvfl.models.sequence import GRU, LSTM
+from cvfl.models.server import Attention, Concat, Sum
+from cvfl.models.tabular import MLP, TabularMLP
 
 Make = Callable[[], nn.Module]
 
+_DIMENSIONS = {"lstm": 2, "gru": 2, "cnn": 3, "resnet": 3, "mvcnn": 4}
+_HIDDEN = {"cnn": ("width", "layers"), "resnet": ("width", "blocks", "stages"), "mvcnn": ("width",)}
 
-def party_model(name: str, shape: tuple[int, ...], width: int, hidden: tuple[int, ...], dtype: torch.dtype) -> Make:
-    """A party's model for rows of this shape: `linear`, `mlp` (tanh at the end), `lstm` or `resnet`."""
-    inputs = 1
-    for size in shape:
-        inputs *= size
-    known: dict[str, Callable[[], nn.Module]] = {
-        "linear": lambda: MLP(inputs, width),
-        "mlp": lambda: MLP(inputs, width, hidden, bounded=True),
+
+def party_model(
+    name: str,
+    shape: tuple[int, ...],
+    width: int,
+    hidden: tuple[int, ...],
+    dtype: torch.dtype,
+    *,
+    categories: tuple[int, ...] = (),
+) -> Make:
+    """A party's model for rows of this shape, giving `width` numbers a row.
+
+    `linear` and `mlp` (tanh at the end) take any rows, `lstm` and `gru` time x channels, `cnn` and `resnet` images
+    (C x H x W), `mvcnn` views of an object (V x C x H x W). `categories` says how many values each of the last columns
+    takes; only `linear` and `mlp` know them. `module:function` is called with shape, width, hidden and categories.
+    """
+    if ":" in name:
+        return _own(name, {"shape": shape, "width": width, "hidden": hidden, "categories": categories}, dtype)
+    inputs, numbers = math.prod(shape), math.prod(shape) - len(categories)
+
+    def tabular(layers: tuple[int, ...], bounded: bool) -> nn.Module:
+        if categories:
+            return TabularMLP(numbers, categories, width, layers, bounded=bounded)
+        return MLP(inputs, width, layers, bounded=bounded)
+
+    known: dict[str, Make] = {
+        "linear": lambda: tabular((), bounded=False),
+        "mlp": lambda: tabular(hidden, bounded=True),
         "lstm": lambda: LSTM(shape[-1], width),
+        "gru": lambda: GRU(shape[-1], width),
+        "cnn": lambda: CNN(shape[0], width, *hidden),
         "resnet": lambda: ResNet(shape[0], width, *hidden),
+        "mvcnn": lambda: MVCNN(shape[1], width, (shape[2], shape[3]), *hidden),
     }
     if name not in known:
         raise ConfigError(f"unknown party model {name!r}{suggest(name, known)}")
-    if len(shape) != {"lstm": 2, "resnet": 3}.get(name, len(shape)):
-        raise ConfigError(f"model {name!r} does not take rows of shape {shape}")
+    _check_shape(name, shape, hidden)
+    if categories and (name not in {"linear", "mlp"} or len(shape) != 1 or numbers < 0):
+        raise ConfigError(
+            f"model {name!r} does not take rows of shape {shape} of which the last {len(categories)} columns are "
+            "categories; use 'linear' or 'mlp' on a table"
+        )
     return lambda: known[name]().to(dtype)
+
+
+def _check_shape(name: str, shape: tuple[int, ...], hidden: tuple[int, ...]) -> None:
+    if len(shape) != _DIMENSIONS.get(name, len(shape)):
+        raise ConfigError(f"model {name!r} does not take rows of shape {shape}")
+    _check_hidden(name, hidden)
+    layers = hidden[1] if len(hidden) > 1 else 3
+    smallest = {"cnn": 1 << layers, "mvcnn": MVCNN.SMALLEST}.get(name, 1)
+    if min(shape[-2:]) < smallest:
+        raise ConfigError(f"model {name!r} takes images of {smallest} x {smallest} pixels or more, not {shape}")
+
+
+def _check_hidden(name: str, hidden: tuple[int, ...]) -> None:
+    meaning = _HIDDEN.get(name)
+    if any(size < 1 for size in hidden) or (meaning and len(hidden) > len(meaning)):
+        takes = f"[{', '.join(meaning)}]" if meaning else "the sizes of layers"
+        raise ConfigError(f"hidden of model {name!r} is {takes}, each at least 1, not {list(hidden)}")
 
 
 def server_model(name: str, widths: tuple[int, ...], outputs: int, hidden: tuple[int, ...], dtype: torch.dtype) -> Make:
-    """The server's model: `linear` or `mlp` over the concatenated embeddings."""
-    known: dict[str, Callable[[], nn.Module]] = {
+    """The server's model.
+
+    `linear` and `mlp` take the embeddings side by side; `sum` adds them up and `attention` weighs them, and an MLP of
+    the hidden layers follows. `module:function` is called with widths, outputs and hidden.
+    """
+    if ":" in name:
+        return _own(name, {"widths": widths, "outputs": outputs, "hidden": hidden}, dtype)
+    common = max(widths)
+    known: dict[str, Make] = {
         "linear": lambda: Concat(nn.Linear(sum(widths), outputs)),
         "mlp": lambda: Concat(MLP(sum(widths), outputs, hidden)),
+        "sum": lambda: Sum(MLP(common, outputs, hidden)),
+        "attention": lambda: Attention(widths, MLP(common, outputs, hidden), common),
     }
     if name not in known:
         raise ConfigError(f"unknown server model {name!r}{suggest(name, known)}")
+    if name == "sum" and len(set(widths)) > 1:
+        raise ConfigError(f"server model 'sum' adds embeddings of one width, not of {', '.join(map(str, widths))}")
+    _check_hidden(name, hidden)
     return lambda: known[name]().to(dtype)
+
+
+def _own(text: str, given: dict[str, object], dtype: torch.dtype) -> Make:
+    """A user's own model: the function is found now, and called when a role is built."""
+    function = _found(text)
+    try:
+        signature = inspect.signature(function)
+        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+        arguments = {key: value for key, value in given.items() if takes_all or key in signature.parameters}
+        signature.bind(**arguments)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"model {text!r}: {error}; it is called with {', '.join(given)}") from None
+    if given.get("categories") and "categories" not in arguments:
+        raise ConfigError(f"model {text!r} takes no 'categories', but the last columns of the table are categories")
+
+    def make() -> nn.Module:
+        model = function(**arguments)
+        if not isinstance(model, nn.Module):
+            raise ConfigError(f"model {text!r} returned {type(model).__name__}, not a torch.nn.Module")
+        return model.to(dtype)
+
+    return make
+
+
+def _found(text: str) -> Callable[..., object]:
+    """What `module:function` names; modules in the current directory count, too."""
+    name, _, attribute = text.partition(":")
+    if not all(part.isidentifier() for part in (*name.split("."), attribute)):
+        raise ConfigError(f"model {text!r}: write it as module:function")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:  # the module's own code may fail in any way
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            raise ConfigError(f"model {text!r}: no module {error.name!r}, neither in {here} nor installed") from None
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(f"model {text!r}: importing {name} fails ({reason})") from error
+    if not hasattr(module, attribute):
+        names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise ConfigError(f"model {text!r}: {name} has no {attribute!r}{suggest(attribute, names)}")
+    function = getattr(module, attribute)
+    if not callable(function):
+        raise ConfigError(f"model {text!r}: {attribute} is of type {type(function).__name__} and cannot be called")
+    found: Callable[..., object] = function
+    return found

@@ -51,6 +51,54 @@ class Concat(nn.Module):
         return fuse
 
 
+class Sum(nn.Module):
+    """Any model of one tensor, applied to the sum of the embeddings, which have one width."""
+
+    def __init__(self, head: nn.Module) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, embeddings: Sequence[Tensor] | Tensor) -> Tensor:
+        """head(h_1 + ... + h_M); the embeddings may be joined already."""
+        x = embeddings if isinstance(embeddings, Tensor) else self.join(embeddings)
+        output: Tensor = self.head(x)
+        return output
+
+    def join(self, embeddings: Sequence[Tensor]) -> Tensor:
+        """h_1 + ... + h_M."""
+        return torch.stack(list(embeddings)).sum(0)
+
+    def hold(self, embeddings: Sequence[Tensor], m: int) -> Callable[[Tensor], Tensor]:
+        """The model as a function of h_m: the others are added up once."""
+        others = [*embeddings[:m], *embeddings[m + 1 :]]
+        if not others:
+            return self
+        constant = self.join(others)
+        return lambda h: self(constant + h)
+
+
+class Attention(nn.Module):
+    """A mean of the parties' embeddings whose weights the data decide, and a model of that mean.
+
+    Each embedding is mapped to a common width d; a learned query q scores it, and a softmax over the M parties makes
+    weights of the scores: w = softmax(q . tanh(v_m) / sqrt(d)), output = head(sum of w_m v_m). At first q is zero, so
+    that all parties weigh alike. No randomness, and nothing that depends on the other rows of the batch.
+    """
+
+    def __init__(self, widths: Sequence[int], head: nn.Module, width: int) -> None:
+        super().__init__()
+        self.maps = nn.ModuleList(nn.Linear(own, width) for own in widths)
+        self.query = nn.Parameter(torch.zeros(width))
+        self.head = head
+
+    def forward(self, embeddings: Sequence[Tensor]) -> Tensor:
+        """B x outputs."""
+        values = torch.stack([to_common(h) for to_common, h in zip(self.maps, embeddings, strict=True)], 1)
+        weights = (values.tanh() @ self.query / len(self.query) ** 0.5).softmax(1)
+        output: Tensor = self.head((weights[:, :, None] * values).sum(1))
+        return output
+
+
 def _layers(head: nn.Module) -> list[nn.Module]:
     """The layers of a plain sequence, without a leading flatten of what is flat already; else the head itself."""
     if not isinstance(head, nn.Sequential) or type(head).forward is not nn.Sequential.forward or not len(head):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 
 class MLP(nn.Sequential):
@@ -18,3 +20,37 @@ class MLP(nn.Sequential):
             layers += [nn.Linear(before, after), nn.ReLU()]
         layers[-1:] = [nn.Tanh()] if bounded else []
         super().__init__(*layers)
+
+
+class TabularMLP(nn.Module):
+    """An MLP over numbers and categories: the last columns hold codes, each of which stands for a learned vector.
+
+    A column of n categories (codes 0 to n - 1) becomes round(1.6 n^0.56) numbers, 50 at most: 2 for two categories,
+    6 for ten, 21 for a hundred. It grows more slowly than n, as the need to tell categories apart does.
+    """
+
+    def __init__(
+        self,
+        numbers: int,
+        cardinalities: Sequence[int],
+        outputs: int,
+        hidden: Sequence[int] = (),
+        *,
+        bounded: bool = False,
+    ) -> None:
+        super().__init__()
+        self.numbers = numbers
+        self.vectors = nn.ModuleList(nn.Embedding(n, _dimension(n)) for n in cardinalities)
+        inputs = numbers + sum(_dimension(n) for n in cardinalities)
+        self.head = MLP(inputs, outputs, hidden, bounded=bounded)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """B x outputs."""
+        codes = x[:, self.numbers :].long().unbind(1)
+        vectors = [vector(code) for vector, code in zip(self.vectors, codes, strict=True)]
+        output: Tensor = self.head(torch.cat([x[:, : self.numbers], *vectors], 1))
+        return output
+
+
+def _dimension(cardinality: int) -> int:
+    return min(50, round(1.6 * math.pow(cardinality, 0.56)))

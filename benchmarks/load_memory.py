@@ -1,0 +1,100 @@
+"""Memory and time that loading a table takes, against the bytes of the tensor that comes of it.
+
+    python benchmarks/load_memory.py --rows 10000000 --format parquet --format csv
+
+A file of random floats is written in pieces. A fresh process then opens it, reads column after column into one float32
+tensor, and measures its peak of resident memory above what it had before it opened the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import torch
+
+from cvfl.data.sources import Source, open_table
+from cvfl.rng import stream
+
+PIECE = 100_000
+
+
+class Load(NamedTuple):
+    """What loading took."""
+
+    tensor_bytes: int
+    extra_bytes: int
+    seconds: float
+
+    @property
+    def ratio(self) -> float:
+        """The peak of memory, in tensors."""
+        return self.extra_bytes / self.tensor_bytes
+
+
+def write(path: Path, rows: int, columns: int) -> None:
+    """Write a table of floats, never holding more than a piece of it."""
+    schema = pa.schema([(f"x{j}", pa.float64()) for j in range(columns)])
+    writers = {".parquet": pq.ParquetWriter, ".csv": pyarrow.csv.CSVWriter}
+    with writers[path.suffix](path, schema) as writer:
+        for start in range(0, rows, PIECE):
+            x = stream(0, "load_memory", start).uniform(min(PIECE, rows - start) * columns).reshape(columns, -1)
+            writer.write_table(pa.table([pa.array(np.round(column, 6)) for column in x], schema=schema))
+
+
+def load(path: Path) -> Load:
+    """Load a table into a tensor, in this process."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    started = time.perf_counter()
+    with open_table(Source("party", path=path)) as table:
+        x = torch.empty(table.rows, len(table.columns))
+        for j, name in enumerate(table.columns):
+            table.kind(name)  # as every caller asks for it
+            x[:, j] = torch.from_numpy(table.numbers(name))
+    seconds = time.perf_counter() - started
+    assert bool(torch.isfinite(x).all())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return Load(x.numel() * x.element_size(), (peak - before) * 1024, seconds)
+
+
+def measure(path: Path) -> Load:
+    """Load a table in a process of its own."""
+    found = subprocess.run([sys.executable, __file__, "--load", str(path)], capture_output=True, text=True, check=True)
+    return Load(**json.loads(found.stdout))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--columns", type=int, default=20)
+    parser.add_argument("--format", action="append", choices=["parquet", "csv"])
+    parser.add_argument("--load", type=Path, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.load:
+        print(json.dumps(load(chosen.load)._asdict()))
+        return
+    for suffix in chosen.format or ["parquet"]:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"table.{suffix}"
+            write(path, chosen.rows, chosen.columns)
+            took = measure(path)
+            print(
+                f"{suffix}: {chosen.rows:,} x {chosen.columns}, file {path.stat().st_size / 1e6:,.0f} MB: "
+                f"peak {took.extra_bytes / 1e6:,.0f} MB = {took.ratio:.2f} x the tensor's "
+                f"{took.tensor_bytes / 1e6:,.0f} MB, {took.seconds:.1f} s"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""`cvfl align`: find the people whom all parties hold, without showing an id."""
+
+from __future__ import annotations
+
+import csv
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from cvfl.cli.display import MB, StepDisplay
+from cvfl.cli.errors import one_line
+from cvfl.data.organisation import PartyTable
+from cvfl.errors import ConfigError
+from cvfl.experiments.config import RunConfig, load_config
+from cvfl.experiments.loading import Rows, open_tables, shared_rows
+from cvfl.privacy import Aligned
+
+
+def align(
+    config: Annotated[Path, typer.Argument(help="Configuration file (TOML) with a table for every party.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Write OUT/PARTY.csv: each party's shared ids in the common order.")
+    ] = None,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key; repeat for more.")
+    ] = None,
+) -> None:
+    """Find the rows that all parties share by private set intersection; `cvfl train` does it by itself.
+
+    Nobody learns an id that it does not hold. docs/alignment.md says what each role learns.
+
+    Example: cvfl align federation.toml --out aligned
+    """
+    console = Console()
+    with one_line(), ExitStack() as stack:
+        settings = load_config(config, change or [])
+        if settings.data.name is not None or settings.data.alignment != "private":
+            raise ConfigError(f"{config}: the rows are aligned already; align takes parties with tables and ids")
+        began = time.perf_counter()
+        with StepDisplay(console) as steps:
+            tables = open_tables(settings, stack, steps)
+            rows = shared_rows(tables, settings, steps)
+        assert rows.aligned is not None
+        console.print(_table(rows, rows.aligned))
+        console.print(alignment_line(rows.aligned), highlight=False)
+        console.print(f"{time.perf_counter() - began:.1f} s", highlight=False)
+        if out:
+            _write(out, settings, tables, rows)
+            console.print(f"{out}: the shared ids of each party in the common order", highlight=False)
+
+
+def alignment_line(aligned: Aligned) -> str:
+    """What was found, in one line, and a warning if it is little."""
+    line = f"{aligned.common:,} rows are shared by {' and '.join(aligned.names)}"
+    return f"{line}\nwarning: {aligned.warning}" if aligned.warning else line
+
+
+def _table(rows: Rows, aligned: Aligned) -> Table:
+    table = Table("party")
+    for heading in ("ids", "shared", "share", "MB up", "MB down"):
+        table.add_column(heading, justify="right")
+    for m, (name, size) in enumerate(zip(aligned.names, aligned.sizes, strict=True), start=1):
+        sent = rows.traffic.parties[m]
+        share = aligned.common / size
+        table.add_row(
+            name, f"{size:,}", f"{aligned.common:,}", f"{share:.1%}", *(f"{n / MB:.2f}" for n in (sent.up, sent.down))
+        )
+    return table
+
+
+def _write(out: Path, config: RunConfig, tables: list[PartyTable], rows: Rows) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for table, places in zip(tables, rows.places, strict=True):
+            ids = list(table.ids().items())
+            by_row = {row: text for text, row in ids}
+            with (out / f"{table.party.name}.csv").open("w", newline="", encoding="utf-8") as file:
+                writer = csv.writer(file)
+                writer.writerow([table.party.id])
+                writer.writerows([by_row[row]] for row in places.tolist())
+    except OSError as error:
+        raise ConfigError(f"{out}: cannot be written: {error.strerror}") from None

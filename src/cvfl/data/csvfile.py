@@ -1,0 +1,91 @@
+"""CSV files: found out about from their header, then streamed as text into a temporary Parquet file."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+
+from cvfl.data.spill import Report, Spill, one_line
+from cvfl.errors import DataError
+
+_DELIMITERS = ",;\t|"
+_BLOCK = 1 << 20  # bytes read at a time; a single row may be this long
+
+
+@dataclass(frozen=True)
+class _Header:
+    names: tuple[str, ...]
+    delimiter: str
+    lines: int
+
+
+def spill_csv(path: Path, name: str, delimiter: str | None, to: Path, report: Report | None) -> None:
+    """Copy a CSV file into a Parquet file with all its columns as text."""
+    header = _header(path, name, delimiter)
+    read = pyarrow.csv.ReadOptions(column_names=header.names, skip_rows=header.lines, block_size=_BLOCK)
+    parse = pyarrow.csv.ParseOptions(delimiter=header.delimiter, newlines_in_values=True)
+    as_text = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(header.names, pa.string()))
+    with Spill(name, to, header.names, report) as spill, _Quotes(path) as file:
+        try:
+            for batch in pyarrow.csv.open_csv(file, read, parse, as_text):
+                spill.add(batch)
+        except pa.ArrowInvalid as error:
+            raise DataError(f"{name}: {_fault(path, header) or one_line(error)}") from error
+        # A quote that never closes swallows the rest of the file, which pyarrow takes for a long value.
+        if file.quotes % 2 and (fault := _fault(path, header)):
+            raise DataError(f"{name}: {fault}")
+
+
+class _Quotes(io.FileIO):
+    """A file that counts the quotation marks read from it."""
+
+    quotes = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(-1 if size is None else size) or b""
+        self.quotes += data.count(b'"')
+        return data
+
+
+def _header(path: Path, name: str, delimiter: str | None) -> _Header:
+    """The column names, with the delimiter that finds most of them."""
+    headers = []
+    for sign in delimiter or _DELIMITERS:
+        records = csv.reader(_lines(path), delimiter=sign)
+        try:
+            fields = next((fields for fields in records if fields), None)
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise DataError(f"{name}: line {records.line_num + 1} is not UTF-8 text; save the file as UTF-8") from error
+        if fields is None:
+            raise DataError(f"{name}: the file is empty")
+        names = tuple(field.strip() or f"column{i}" for i, field in enumerate(fields, start=1))
+        headers.append(_Header(names, sign, records.line_num))
+    return max(headers, key=lambda header: len(header.names))
+
+
+def _fault(path: Path, header: _Header) -> str | None:
+    """What is wrong with the file and in which line, as far as a slower and stricter reader can tell."""
+    records = csv.reader(_lines(path), delimiter=header.delimiter, strict=True)
+    line, rows, width = 1, 0, len(header.names)
+    try:
+        for fields in records:
+            if fields and len(fields) != width:
+                return f"line {line:,} has {len(fields):,} fields where the header has {width:,}; correct that line"
+            line, rows = records.line_num + 1, rows + bool(fields)
+    except UnicodeDecodeError:
+        return f"line {records.line_num + 1:,} is not UTF-8 text; save the file as UTF-8"
+    except csv.Error:
+        return f'line {line:,} has a quotation mark " that is not closed, or is followed by text; correct that line'
+    return "there is a header but there are no rows" if rows == 1 else None
+
+
+def _lines(path: Path) -> Iterator[str]:
+    with path.open("rb") as file:
+        for line in file:
+            yield line.decode("utf-8-sig")
