@@ -15,7 +15,8 @@ from cvfl.data.spill import Report, Spill, one_line
 from cvfl.errors import DataError
 
 _DELIMITERS = ",;\t|"
-_BLOCK = 1 << 20  # bytes read at a time; a single row may be this long
+_BLOCK = 1 << 20  # bytes read at a time, and the most that a row may have; some fifty blocks are in memory at once
+_ROWS_IN_BLOCK = 16  # at least, where rows are as long as the header
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,16 @@ class _Header:
     delimiter: str
     lines: int
 
+    @property
+    def block(self) -> int:
+        """Bytes to read at a time: more where there are thousands of columns."""
+        return max(_BLOCK, _ROWS_IN_BLOCK * sum(len(name) + 1 for name in self.names))
+
 
 def spill_csv(path: Path, name: str, delimiter: str | None, to: Path, report: Report | None) -> None:
     """Copy a CSV file into a Parquet file with all its columns as text."""
     header = _header(path, name, delimiter)
-    read = pyarrow.csv.ReadOptions(column_names=header.names, skip_rows=header.lines, block_size=_BLOCK)
+    read = pyarrow.csv.ReadOptions(column_names=header.names, skip_rows=header.lines, block_size=header.block)
     parse = pyarrow.csv.ParseOptions(delimiter=header.delimiter, newlines_in_values=True)
     as_text = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(header.names, pa.string()))
     with Spill(name, to, header.names, report) as spill, _Quotes(path) as file:
@@ -81,7 +87,7 @@ def _fault(path: Path, header: _Header) -> str | None:
     except UnicodeDecodeError:
         return f"line {records.line_num + 1:,} is not UTF-8 text; save the file as UTF-8"
     except csv.Error:
-        return f'line {line:,} has a quotation mark " that is not closed, or is followed by text; correct that line'
+        return f'line {line:,} is too long, or has a quotation mark " that does not end a value; correct that line'
     return "there is a header but there are no rows" if rows == 1 else None
 
 

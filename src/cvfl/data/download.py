@@ -208,7 +208,7 @@ def unpack(archive: Path, folder: Path) -> None:
                     _check_entry(entry, archive, folder)
                 content.extractall(folder)
         else:
-            with tarfile.open(archive) as content:
+            with tarfile.open(archive, "r:gz") as content:
                 content.extractall(folder, filter="data")
     except tarfile.FilterError as error:
         raise DataError(f"{archive}: {error}; it is not the publisher's archive, do not use it") from None

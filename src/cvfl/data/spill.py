@@ -25,7 +25,9 @@ class Spill:
         self.schema = pa.schema([(column, pa.string()) for column in columns])
         self._report, self._held, self._bytes = report, list[pa.RecordBatch](), 0
         try:
-            self._writer = pq.ParquetWriter(path, self.schema, write_statistics=False)
+            self._writer = pq.ParquetWriter(
+                path, self.schema, compression="lz4", use_dictionary=False, write_statistics=False
+            )
         except OSError as error:
             raise self._no_room(error) from error
 
@@ -38,6 +40,7 @@ class Spill:
                 self._write()
         finally:
             self._close(quietly=error is not None)
+            pa.default_memory_pool().release_unused()  # the buffers of reading and writing are not needed any more
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take a batch; it is written once enough of them have come together."""

@@ -104,39 +104,35 @@ def configuration(drafts: Sequence[Draft], choices: Choices, label: Label, folde
     """The TOML text; files are named as seen from `folder`."""
     rows = min(draft.table.rows for draft in drafts)
     lines = [
-        "# One model across " + ", ".join(draft.name for draft in drafts) + ". Train it:  cvfl train THIS-FILE",
+        f"# One model across {', '.join(draft.name for draft in drafts)}. Train it with: cvfl train THIS-FILE",
         "",
-        "epochs = 20",
+        "epochs = 10",
         f"batch_size = {_batch(rows)}",
-        "local_iterations = 5                # steps that everyone takes between two messages",
-        'compressor = "lattice:bits=4"       # of the embeddings; "identity" sends them as they are',
-        'server_compressor = "scalar:bits=8" # of the server model',
-        "seed = 0",
+        _line("local_iterations = 5", "steps that everyone takes between two messages"),
+        _line('compressor = "lattice:bits=4"', 'of the embeddings; "identity" sends them as they are'),
+        _line('server_compressor = "scalar:bits=8"', "of the server model"),
+        _line("seed = 0", "of all randomness: the same seed gives the same result"),
         "",
         "[data]",
-        f"id = {_text(choices.id)}                # the column that names a person, in every table",
-        'alignment = "private"               # or "aligned": row i is the same person everywhere',
+        _line(f"id = {_text(choices.id)}", "the column that names a person, in every table"),
+        _line('alignment = "private"', 'or "aligned": row i is the same person everywhere'),
         "test_share = 0.2",
-        "validation_share = 0.0              # rows to choose by, so that the test rows stay untouched",
-        *(
-            ["stratify = true                     # the same share of every class in training and test"]
-            if label.classes
-            else []
-        ),
+        _line("validation_share = 0.0", "rows to choose a round or a setting by, apart from the test rows"),
+        *([_line("stratify = true", "every class has the same share of test rows")] if label.classes else []),
         "",
         "[data.prepare]",
-        'categories = "one-hot"              # or "embedding", for categories with many values',
-        "rare = 0.01                         # values rarer than this share go into one bucket",
-        'impute = "median"                   # or "mean" or "zero"; what was missing is marked besides',
+        _line('categories = "one-hot"', 'or "embedding", for categories with many values'),
+        _line("rare = 0.01", "values rarer than this share go into one bucket"),
+        _line('impute = "median"', 'or "mean" or "zero"; a gap is also marked as one'),
         "",
         "[step_size]",
-        "eta = 0.002",
+        "eta = 0.001",
         "",
         "[optimizer]",
-        'name = "adam"                       # "sgd" is the paper\'s',
+        _line('name = "adam"', 'or "sgd", as in the paper'),
         "",
         "[server_model]",
-        'name = "linear"                     # over all embeddings; or "mlp" with hidden = [32]',
+        _line('name = "linear"', 'over all embeddings; or "mlp" with hidden = [32]'),
     ]
     for draft in drafts:
         lines += ["", *_party(draft, choices, label, folder)]
@@ -148,33 +144,38 @@ def _party(draft: Draft, choices: Choices, label: Label, folder: Path) -> list[s
     features = [column for column in draft.features if column.name not in (choices.id, held)]
     if not features:
         raise DataError(f"{draft.table.name}: no column is left to learn from beside id and label")
-    counts = [
-        f"{sum(c.kind is kind for c in features)} {words}"
-        for kind, words in _KINDS.items()
-        if any(c.kind is kind for c in features)
-    ]
-    lines = [f"[party.{draft.name}]", f"# {draft.table.rows:,} rows; to learn from: {', '.join(counts)}"]
+    lines = [f"[party.{draft.name}]", f"# {draft.table.rows:,} rows; to learn from: {_counted(features)}"]
     lines += _source(draft.source, folder)
     if held is not None:
-        classes = (
-            f"{len(label.classes)} classes, counted up to {label.classes[-1]!r}" if label.classes else "a quantity"
-        )
-        lines.append(f"label = {_text(held)}  # {classes}")
+        classes = f"{len(label.classes)} classes: {_shortened(label.classes)}" if label.classes else "a quantity"
+        lines.append(_line(f"label = {_text(held)}", classes))
     unusable = {name: why for name, why in draft.unusable.items() if name not in (choices.id, held)}
     if unusable:
-        lines += [*(f"# {name}: {why}" for name, why in unusable.items())]
+        lines += [f"# {name}: {why}" for name, why in unusable.items()]
         lines.append(f"exclude = [{', '.join(_text(name) for name in unusable)}]")
     width = max(8, min(32, 1 << (len(features) - 1).bit_length()))
-    lines += [
+    return [
+        *lines,
+        "",
         f"[party.{draft.name}.model]",
         'name = "mlp"',
-        f"width = {width}  # numbers of the embedding that is sent",
+        _line(f"width = {width}", "numbers a row that are sent"),
         "hidden = [32]",
     ]
-    return lines
 
 
-_KINDS = {Kind.NUMBER: "numbers", Kind.CATEGORY: "categories", Kind.DATE: "dates"}
+def _shortened(names: Sequence[str]) -> str:
+    return ", ".join(names if len(names) <= 5 else [*names[:3], "...", names[-1]])
+
+
+def _counted(columns: Sequence[Column]) -> str:
+    kinds = [column.kind for column in columns]
+    words = {
+        Kind.NUMBER: ("number", "numbers"),
+        Kind.CATEGORY: ("category", "categories"),
+        Kind.DATE: ("date", "dates"),
+    }
+    return ", ".join(f"{n} {words[kind][n > 1]}" for kind in Kind if (n := kinds.count(kind)))
 
 
 def _source(source: Source, folder: Path) -> list[str]:
@@ -186,6 +187,10 @@ def _source(source: Source, folder: Path) -> list[str]:
 def _batch(rows: int) -> int:
     """A power of two, about fifty batches an epoch."""
     return max(8, min(512, 1 << max(rows // 50, 1).bit_length() - 1))
+
+
+def _line(setting: str, comment: str) -> str:
+    return f"{setting:<36}# {comment}"
 
 
 def _text(value: str) -> str:

@@ -1,0 +1,91 @@
+"""Measurements at odd times on an hourly grid: last value of the hour, previous values carried on, standard scale.
+
+    (row, channel, hours, value)  --hourly-->  rows x 48 x channels, NaN where nothing was measured
+                                  --standardised, carried_forward-->  no NaN left
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+HOURS = 48
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """One measurement a place: whose it is, which channel, hours since the start, and the value."""
+
+    row: Integers
+    channel: Integers
+    hours: Floats
+    value: Floats
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def only(self, chosen: NDArray[np.bool_]) -> Measurements:
+        """The chosen measurements."""
+        return Measurements(self.row[chosen], self.channel[chosen], self.hours[chosen], self.value[chosen])
+
+    def plausible(self, low: Floats, high: Floats) -> Measurements:
+        """Those within the first 48 hours and within the range of their channel."""
+        in_time = (self.hours >= 0) & (self.hours <= HOURS)
+        return self.only(in_time & (self.value >= low[self.channel]) & (self.value <= high[self.channel]))
+
+
+def joined(parts: Sequence[Measurements]) -> Measurements:
+    """All measurements of all parts."""
+    return Measurements(
+        row=np.concatenate([np.empty(0, np.int64), *(part.row for part in parts)]),
+        channel=np.concatenate([np.empty(0, np.int64), *(part.channel for part in parts)]),
+        hours=np.concatenate([np.empty(0), *(part.hours for part in parts)]),
+        value=np.concatenate([np.empty(0), *(part.value for part in parts)]),
+    )
+
+
+def hourly(measured: Measurements, rows: int, channels: int) -> Floats:
+    """The last value of every hour (h, h + 1], NaN where there is none; the larger of two at the same time."""
+    order = np.lexsort((measured.value, measured.hours))
+    step = np.clip(np.ceil(measured.hours[order]) - 1, 0, HOURS - 1).astype(np.int64)
+    grid = np.full((rows, HOURS, channels), np.nan)
+    # NumPy assigns in order, so the latest of several values stays.
+    grid[measured.row[order], step, measured.channel[order]] = measured.value[order]
+    return grid
+
+
+def carried_forward(grid: Floats, start: Floats) -> Floats:
+    """Every gap filled with the value before it, and with the channel's `start` before the first one."""
+    filled = np.empty_like(grid)
+    value = np.broadcast_to(start, grid[:, 0].shape)
+    for step in range(grid.shape[1]):
+        value = np.where(np.isnan(grid[:, step]), value, grid[:, step])
+        filled[:, step] = value
+    return filled
+
+
+def standardised(grid: Floats, train: NDArray[np.bool_]) -> Floats:
+    """Each channel with mean 0 and deviation 1 over what is known of the training rows; what is unknown stays NaN."""
+    known = grid[train]
+    known = known.reshape(-1, grid.shape[-1])
+    count = np.maximum((~np.isnan(known)).sum(0), 1)
+    mean = np.nansum(known, 0) / count
+    deviation = np.sqrt(np.nansum((known - mean) ** 2, 0) / count)
+    return (grid - mean) / np.where(deviation > 0, deviation, 1.0)
+
+
+def constant(values: Floats) -> Floats:
+    """Facts about a row as channels that say the same in every hour; an unknown one is its mean, 0."""
+    return np.repeat(np.nan_to_num(values)[:, None, :], HOURS, axis=1)
+
+
+def divided(features: Floats, parts: Sequence[Sequence[int]], rows: NDArray[np.bool_], dtype: torch.dtype) -> list[Tensor]:
+    """The chosen rows, each part with its own features: what the parties hold."""
+    return [torch.from_numpy(features[rows][..., list(part)]).to(dtype).contiguous() for part in parts]
