@@ -1,11 +1,11 @@
 """A PostgreSQL server of the tests' own: a new cluster in a folder of its own, reached by a unix socket only.
 
-    import postgres
+import postgres
 
-    server = postgres.server          # a fixture that skips where PostgreSQL is not installed
+server = postgres.server          # a fixture that skips where PostgreSQL is not installed
 
-    def test_something(server: postgres.Server) -> None:
-        open_table(Source("bank", url=server.url(), query="SELECT 1 AS a"))
+def test_something(server: postgres.Server) -> None:
+    open_table(Source("bank", url=server.url(), query="SELECT 1 AS a"))
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Server:
         """Run statements as the administrator."""
         with psycopg.connect(host=str(self.folder), user=ADMIN, dbname="postgres", autocommit=True) as connection:
             for statement in statements:
-                connection.execute(statement)  # type: ignore[call-overload]
+                connection.execute(statement)
 
 
 @pytest.fixture(scope="session")

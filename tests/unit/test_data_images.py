@@ -269,6 +269,7 @@ def write_modelnet(root: Path, views: int = 12, name: str = "{item}/{view:03d}.p
 def test_views_are_dealt_out_in_order(tmp_path: Path, name: str) -> None:
     expected = write_modelnet(tmp_path / "rendered", name=name)
     (tmp_path / "rendered" / "airplane" / "train").mkdir(parents=True)  # a class of ModelNet40 only
+    (tmp_path / "rendered" / "bed" / "train" / "._bed_0001_1.png").write_bytes(b"left by an archiver")
     told: list[tuple[int, int]] = []
     data = load_modelnet10(tmp_path, on_progress=lambda *step: told.append(step))
     assert data.names == ("views-1-3", "views-4-6", "views-7-9", "views-10-12")
@@ -393,7 +394,8 @@ def test_images_are_resized_cropped_and_divided(tmp_path: Path) -> None:
 
 
 def test_a_square_image_of_the_right_size_is_not_resampled(tmp_path: Path) -> None:
-    data = load_imagenet100(tmp_path, write_imagenet(tmp_path), parties=1)
+    write_imagenet(tmp_path).rename(tmp_path / "imagenet100.txt")  # the list that is read unless another is given
+    data = load_imagenet100(tmp_path, parties=1)
     with Image.open(data.train[0].pictures.files[1]) as image:
         expected = torch.from_numpy(np.asarray(image.crop((16, 16, 240, 240))).copy()).permute(2, 0, 1)
     assert torch.equal(data.train[0][torch.tensor([1])][0], scaled(expected, torch.float32))

@@ -24,12 +24,11 @@ _TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
 _TEST = ("test_batch",)
 
 
-def load_cifar10(path: Path, parties: int = 4, seed: int = 0, dtype: torch.dtype = torch.float32) -> VerticalData:
+def load_cifar10(path: Path, parties: int = 4, dtype: torch.dtype = torch.float32) -> VerticalData:
     """The publisher's 50,000 training and 10,000 test images, divided among 4 (quadrants), 2 (halves) or 1.
 
     `path` is the folder of batches or the one it lies in. Training rows are shifted by up to an eighth of a part's
-    side and mirrored. The publisher's split is kept, so `seed` changes nothing here; it is taken so that every data
-    set is loaded alike.
+    side and mirrored.
     """
     names = part_names(parties)
     folder = path / FOLDER if (path / FOLDER).is_dir() else path

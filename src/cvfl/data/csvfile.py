@@ -82,13 +82,14 @@ def _fault(path: Path, header: _Header) -> str | None:
     try:
         for fields in records:
             if fields and len(fields) != width:
-                return f"line {line:,} has {len(fields):,} fields where the header has {width:,}; correct that line"
+                found = f"{len(fields):,} field{'s' if len(fields) != 1 else ''}"
+                return f"line {line:,} has {found}, where the header has {width:,}; correct that line"
             line, rows = records.line_num + 1, rows + bool(fields)
     except UnicodeDecodeError:
         return f"line {records.line_num + 1:,} is not UTF-8 text; save the file as UTF-8"
     except csv.Error:
         return f'line {line:,} is too long, or has a quotation mark " that does not end a value; correct that line'
-    return "there is a header but there are no rows" if rows == 1 else None
+    return "there are no rows" if rows == 1 else None
 
 
 def _lines(path: Path) -> Iterator[str]:

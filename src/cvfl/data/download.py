@@ -49,7 +49,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Fetched:
-    """A file in its place; `checksum` is the sum it was found to have, "" where there was nothing to compare with."""
+    """A file in its place, and the sum that it was found to have."""
 
     path: Path
     checksum: str
@@ -82,8 +82,6 @@ def _present(download: Download, target: Path, expected: str) -> Fetched | None:
         if download.login:
             raise DataError(f"{target.name}: {download.login}, then {_by_hand(download, target)}")
         return None
-    if download.checksum and not expected:  # a list of sums that only a person can get, and has not
-        return Fetched(target, "")
     algorithm = _algorithm(expected)
     found = f"{algorithm}:{_digest(target, algorithm).hexdigest()}"
     if expected and found != expected:
@@ -104,7 +102,7 @@ def _expected(download: Download, target: Path) -> str:
     listed = target.with_name(download.checksum.removeprefix(_LIST))
     if not listed.is_file():
         if download.login:
-            return ""
+            return ""  # a person can get the list, too, but has not
         sums = Download(urljoin(download.address, listed.name), listed.name, "")
         with _opened(sums, listed, 0) as answer:
             content = b"".join(_chunks(answer, sums, listed))

@@ -125,7 +125,8 @@ _ALL = (
                 _IMAGENET_LOGIN,
             ),
         ),
-        "train/WNID/*.JPEG and val/WNID/*.JPEG, which you unpack from these files yourself",
+        "train/WNID/*.JPEG and val/WNID/*.JPEG, which you unpack from these files yourself, and imagenet100.txt, "
+        "the list of classes (the paper's is in https://github.com/HobbitLong/CMC)",
     ),
     Dataset(
         "credit_default",

@@ -1,6 +1,6 @@
 """ImageNet100: a hundred classes of ImageNet, read from its folders when rows are asked for.
 
-    train/WNID/*.JPEG, val/WNID/*.JPEG     and a file that lists the classes, one WNID a line
+    train/WNID/*.JPEG, val/WNID/*.JPEG, imagenet100.txt       the last lists the classes, one WNID a line
 
 Each image is resized to 256 pixels on its shorter side and its centre of 224 x 224 is divided among the parties. The
 parties of one process share what was decoded: the first one to ask for a batch decodes it, the others find it.
@@ -27,18 +27,19 @@ from cvfl.data.vertical import VerticalData
 from cvfl.errors import DataError, suggest
 from cvfl.protocol import Loss
 
+CLASSES = "imagenet100.txt"
 SHORTER, SIDE = 256, 224
 _TRAIN_KEPT, _TEST_KEPT = 512, 5120  # images: two rounds' batches of the paper, and its whole test set at 0.8 GB
 
 
 def load_imagenet100(
-    path: Path, classes: Path, parties: int = 4, seed: int = 0, dtype: torch.dtype = torch.float32
+    path: Path, classes: Path | None = None, parties: int = 4, dtype: torch.dtype = torch.float32
 ) -> VerticalData:
     """The listed classes of ImageNet; its validation images are the test rows, since those of its test have no labels.
 
-    The publisher's split is kept, so `seed` changes nothing here; it is taken so that every data set is loaded alike.
+    The list is PATH/imagenet100.txt unless another one is given.
     """
-    names, wnids = part_names(parties), read_classes(classes)
+    names, wnids = part_names(parties), read_classes(classes or path / CLASSES)
     train, train_labels = _files(path / "train", wnids)
     test, test_labels = _files(path / "val", wnids)
     train_rows = _rows(Pictures(train, _TRAIN_KEPT), parties, dtype)
@@ -58,7 +59,10 @@ def read_classes(file: Path) -> tuple[str, ...]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: not a readable list of classes ({error}); write one WNID a line") from None
+        raise DataError(
+            f"{file}: not a readable list of classes ({error}); write one WNID a line, or take the paper's list, "
+            "imagenet100.txt of https://github.com/HobbitLong/CMC"
+        ) from None
     wnids = [wnid for line in lines if (wnid := line.partition("#")[0].strip())]
     if twice := sorted({wnid for wnid in wnids if wnids.count(wnid) > 1}):
         raise DataError(f"{file}: {twice[0]} is listed twice")
@@ -114,7 +118,7 @@ class Pictures:
 def _decoded(file: Path) -> NDArray[np.uint8]:
     """The centre of an image as 224 x 224 x 3 bytes."""
     try:
-        with Image.open(file) as image:
+        with Image.open(file, formats=("JPEG", "PNG")) as image:  # a few files of ImageNet are PNG by another name
             width, height = image.size
             half = min(width, height) * SIDE / SHORTER / 2
             # The crop is taken within the resizing: only the pixels that stay are computed.

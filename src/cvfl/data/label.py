@@ -65,8 +65,8 @@ def _texts(table: Table, column: str, loss: Loss | None) -> tuple[NDArray[np.obj
             numbers = table.numbers(column)
             known = ~np.isnan(numbers)
             different = np.unique(numbers[known])
-            whole = len(different) <= MAX_NUMBERED_CLASSES and bool((different == np.round(different)).all())
-            if loss is Loss.SQUARED or (loss is None and not whole):
+            whole = bool((different == np.round(different)).all())
+            if loss is Loss.SQUARED or (loss is None and not (whole and len(different) <= MAX_NUMBERED_CLASSES)):
                 return None, known
             if not whole:
                 raise DataError(f'{table.name}: label {column!r} is a quantity, not a class; use loss = "squared"')

@@ -48,14 +48,12 @@ class _Item:
 def load_modelnet10(
     path: Path,
     parties: int = 4,
-    seed: int = 0,
     dtype: torch.dtype = torch.float32,
     on_progress: Progress | None = None,
 ) -> VerticalData:
     """The publisher's split, the views of an item dealt out to the parties in order: rows of views x 1 x H x W.
 
-    Images with colour give 3 channels in place of 1. An item without any drawing is kept. The publisher's split is
-    kept, so `seed` changes nothing here; it is taken so that every data set is loaded alike.
+    Images with colour give 3 channels in place of 1. An item without any drawing is kept.
     """
     root = _root(path)
     splits = [list(_items(root, split)) for split in ("train", "test")]
@@ -98,13 +96,18 @@ def _items(root: Path, split: str) -> Iterator[_Item]:
             near = suggest(name, (entry.name for entry in root.iterdir() if entry.is_dir()))
             raise DataError(f"{folder}: no such folder{near if not folder.parent.is_dir() else ''}")
         groups: dict[str, list[Path]] = defaultdict(list)
-        for entry in folder.iterdir():
+        for entry in _visible(folder):
             if entry.is_dir():
-                groups[entry.name] += [file for file in entry.iterdir() if file.suffix.lower() == ".png"]
+                groups[entry.name] += [file for file in _visible(entry) if file.suffix.lower() == ".png"]
             elif match := _FLAT.fullmatch(entry.name):
                 groups[match[1]].append(entry)
         for item in sorted(groups):
             yield _Item(folder / item, tuple(sorted(groups[item], key=_view_order)), label)
+
+
+def _visible(folder: Path) -> Iterator[Path]:
+    """What lies in a folder, without the dot files that some archives bring along."""
+    return (entry for entry in folder.iterdir() if not entry.name.startswith("."))
 
 
 def _view_order(file: Path) -> tuple[int, str]:

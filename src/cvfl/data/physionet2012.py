@@ -1,43 +1,40 @@
 """PhysioNet/CinC Challenge 2012: in-hospital death from the first 48 hours in intensive care; open to everyone.
 
-    PATH/set-a/132539.txt   Time,Parameter,Value      a record a file, 4,000 of them: training (or PATH/set-a.zip)
-    PATH/Outcomes-a.txt     RecordID,…,In-hospital_death
-    PATH/set-b, PATH/Outcomes-b.txt                   the same for test
+PATH/set-a/132539.txt   Time,Parameter,Value            one of 4,000 records for training
+PATH/Outcomes-a.txt     RecordID,…,In-hospital_death    their outcomes
+PATH/set-b/…, PATH/Outcomes-b.txt                       the same for test
 """
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import torch
-from numpy.typing import NDArray
-from pyarrow import compute, csv
 
 from cvfl.data.timeseries import (
+    Chosen,
     Floats,
     Integers,
     Measurements,
+    Progress,
     carried_forward,
     constant,
     divided,
     hourly,
     standardised,
 )
+from cvfl.data.spill import one_line
 from cvfl.data.vertical import VerticalData
 from cvfl.errors import DataError, suggest
 from cvfl.protocol import Loss
-from cvfl.rng import SPLIT, stream
 
-HOME = "https://physionet.org/content/challenge-2012/1.0.0/"
-FILES = tuple(
-    (f"https://physionet.org/files/challenge-2012/1.0.0/{file}", file)
-    for file in ("set-a.zip", "set-b.zip", "Outcomes-a.txt", "Outcomes-b.txt")
-)
+_FOLDER = "https://physionet.org/files/challenge-2012/1.0.0/"
+FILES = tuple((_FOLDER + file, file) for file in ("set-a.zip", "set-b.zip", "Outcomes-a.txt", "Outcomes-b.txt"))
 
 
 @dataclass(frozen=True)
@@ -109,87 +106,176 @@ _HOLDINGS: dict[str, tuple[tuple[Variable, ...], str]] = {
         "MechVent",
     ),
 }
-_VARIABLES = tuple(variable for series, _ in _HOLDINGS.values() for variable in series)
+_SERIES = tuple(variable for series, _ in _HOLDINGS.values() for variable in series)
 _DESCRIPTORS = ("RecordID", "Age", "Gender", "Height", "ICUType")
-_PARAMETERS = (*(variable.name for variable in _VARIABLES), "MechVent", *_DESCRIPTORS)
-_HEADER = b"Time,Parameter,Value"
+_PARAMETERS = (*(variable.name for variable in _SERIES), "MechVent", *_DESCRIPTORS)
+# -1 stands for an unknown descriptor; a ventilation of 0 would say as much as no record of one.
+_LOW = np.array([*(variable.low for variable in _SERIES), 1.0, *(0.0 for _ in _DESCRIPTORS)])
+_HIGH = np.array([*(variable.high for variable in _SERIES), 1.0, *(np.inf for _ in _DESCRIPTORS)])
 _CARDIAC_SURGERY_RECOVERY = 2
+_OUTCOME = ("RecordID", "In-hospital_death")
 
 
 def load_physionet2012(
-    path: Path, parties: int = 4, seed: int = 0, validation_share: float = 0.0, dtype: torch.dtype = torch.float32
+    path: Path,
+    parties: int = 4,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    on_progress: Progress = lambda done, total: None,
 ) -> VerticalData:
-    """Set a for training (a share of it for validation), set b for test: rows of 48 hours x 76 features in all.
+    """Set a for training and set b for test: a row is 48 hours x 76 features, divided among the parties.
 
-    76 = 36 series, 36 masks (1 where that hour has a measurement), MechVent, Age, Gender and CardiacSurgery. MechVent
-    is only ever recorded as 1, so it is its own mask; CardiacSurgery is ICUType 2, the units' largest difference in
-    mortality; Height is not used. A series and its mask are always at one party, so with four parties everyone has
-    9 x 2 + 1 = 19 features; with another number, series are dealt out in the same order as evenly as they go.
+    76 = 36 series, 36 masks (1 where the hour has a measurement), MechVent, Age, Gender and CardiacSurgery. MechVent
+    is only ever recorded as 1, so it is its own mask; CardiacSurgery is ICUType 2, whose patients die least often;
+    Height is not used. A series and its mask are always at one party, so each of four parties has 9 x 2 + 1 = 19
+    features; another number of parties shares out the same series in the same order, as evenly as they go.
+
+    Series are standardised on the measured training values; a gap keeps the value before it, and starts at the mean.
+    The publisher's split is kept, so `seed` changes nothing; it is taken so that every data set is loaded alike.
     """
-    if not 1 <= parties <= 40:
-        raise DataError(f"physionet2012: 40 series and facts cannot be divided among {parties} parties")
-    train, test = _read_set(Path(path), "a"), _read_set(Path(path), "b")
-    held_out = np.zeros(len(train.labels), dtype=bool)
-    order = stream(seed, SPLIT, "physionet2012").permutation(len(train.labels))
-    held_out[order[: round(validation_share * len(order))]] = True
-    in_train = np.concatenate([~held_out, np.zeros(len(test.labels), dtype=bool)])
-    in_validation = np.concatenate([held_out, np.zeros(len(test.labels), dtype=bool)])
-    features = _features(train, test, in_train)
-    labels = torch.from_numpy(np.concatenate([train.labels, test.labels])).to(dtype)
-    holdings = _divide(parties)
-    in_test = ~(in_train | in_validation)
+    holdings = _divided_features(parties)
+    sets = []
+    for letter in "ab":
+        sets.append(_read_set(Path(path), letter))
+        on_progress(len(sets), 2)
+    (train, train_labels), (test, test_labels) = sets
+    in_train = np.arange(len(train) + len(test)) < len(train)
+    features = _features(np.concatenate([train, test]), in_train)
     return VerticalData(
-        names=tuple(_HOLDINGS) if parties == 4 else tuple(f"party{m}" for m in range(1, parties + 1)),
+        names=tuple(_HOLDINGS) if parties == len(_HOLDINGS) else tuple(f"party{m}" for m in range(1, parties + 1)),
         train=divided(features, holdings, in_train, dtype),
-        test=divided(features, holdings, in_test, dtype),
-        train_labels=labels[in_train],
-        test_labels=labels[in_test],
+        test=divided(features, holdings, ~in_train, dtype),
+        train_labels=torch.from_numpy(train_labels).to(dtype),
+        test_labels=torch.from_numpy(test_labels).to(dtype),
         loss=Loss.BINARY,
-        validation=divided(features, holdings, in_validation, dtype) if held_out.any() else (),
-        validation_labels=labels[in_validation],
     )
 
 
-@dataclass(frozen=True)
-class _Set:
-    """One of the challenge's sets: series on the hourly grid, what is recorded once, and deaths."""
-
-    series: Floats
-    ventilated: Floats
-    descriptors: Floats
-    labels: Integers
-
-
-def _features(train: _Set, test: _Set, rows: NDArray[np.bool_]) -> Floats:
-    """All rows x 48 x 76: the series, their masks, then the four facts, in the parties' order."""
-    series = np.concatenate([train.series, test.series])
-    skewed = [variable.skewed for variable in _VARIABLES]
-    series[..., skewed] = np.log1p(series[..., skewed])
-    known = ~np.isnan(series)
-    # Before the first measurement a series stands at its mean, which is 0 once standardised.
-    filled = carried_forward(standardised(series, rows), np.zeros(len(_VARIABLES)))
-    _, age, gender, _, unit = np.concatenate([train.descriptors, test.descriptors]).T
-    facts = {"Age": age, "Gender": gender, "CardiacSurgery": np.where(unit == _CARDIAC_SURGERY_RECOVERY, 1.0, 0.0)}
-    constants = constant(standardised(np.stack(list(facts.values()), axis=1)[:, None], rows)[:, 0])
-    beside = dict(zip(facts, np.moveaxis(constants, -1, 0), strict=True))
-    beside["MechVent"] = np.concatenate([train.ventilated, test.ventilated])
-    return np.concatenate([filled, known, np.stack([beside[fact] for _, fact in _HOLDINGS.values()], axis=-1)], axis=-1)
-
-
-def _divide(parties: int) -> list[list[int]]:
-    """Features of every party: a series and its mask go together."""
+def _divided_features(parties: int) -> list[list[int]]:
+    """Places of every party's features in the order of `_features`; a series and its mask stay together."""
     units: list[tuple[int, ...]] = []
     for m, (series, _) in enumerate(_HOLDINGS.values()):
-        first = len(series) * m
-        units += [(i, len(_VARIABLES) + i) for i in range(first, first + len(series))]
-        units.append((2 * len(_VARIABLES) + m,))
+        units += [(i, len(_SERIES) + i) for i in range(m * len(series), (m + 1) * len(series))]
+        units.append((2 * len(_SERIES) + m,))
+    if not 1 <= parties <= len(units):
+        raise DataError(f"physionet2012: {len(units)} series and facts cannot be divided among {parties} parties")
     return [[i for unit in part for i in units[unit]] for part in np.array_split(np.arange(len(units)), parties)]
 
 
-def _read_set(path: Path, letter: str) -> _Set:
-    texts = _texts(path, f"set-{letter}")
-    measured, names = _measurements(texts)
-    rows, series = len(names), len(_VARIABLES)
-    grid = hourly(measured, rows, len(_PARAMETERS))
-    descriptors = np.full((rows, len(_DESCRIPTORS)), np.nan)
-    ...
+def _features(grid: Floats, train: Chosen) -> Floats:
+    """Rows x 48 x 76: all series, their masks, then the fact of every party."""
+    series, skewed = grid[..., : len(_SERIES)], [variable.skewed for variable in _SERIES]
+    series[..., skewed] = np.log1p(series[..., skewed])
+    masks = ~np.isnan(series)
+    # Before its first measurement a series stands at its mean, which is 0 once standardised.
+    values = carried_forward(standardised(series, train), np.zeros(len(_SERIES)))
+    age, gender, unit = (grid[:, 0, _PARAMETERS.index(name)] for name in ("Age", "Gender", "ICUType"))
+    known = np.stack([age, gender, np.where(unit == _CARDIAC_SURGERY_RECOVERY, 1.0, 0.0)], axis=1)
+    facts = constant(np.nan_to_num(standardised(known, train)))
+    beside = dict(zip(("Age", "Gender", "CardiacSurgery"), np.moveaxis(facts, 2, 0), strict=True))
+    beside["MechVent"] = ~np.isnan(grid[..., _PARAMETERS.index("MechVent")])
+    return np.concatenate([values, masks, *(beside[fact][..., None] for _, fact in _HOLDINGS.values())], axis=2)
+
+
+def _read_set(path: Path, letter: str) -> tuple[Floats, Integers]:
+    """All parameters of a set on the hourly grid, and whether the patients died."""
+    folder = path / f"set-{letter}"
+    try:
+        texts = {file: file.read_bytes() for file in sorted(folder.glob("*.txt"))}
+    except OSError as error:
+        raise DataError(f"{error.filename}: {error.strerror}") from None
+    if not texts:
+        raise DataError(f"{folder}: no records; unpack {_where(folder.name + '.zip')} there")
+    for file, text in texts.items():
+        _check_start(file, text)
+    measured = _measurements(texts).plausible(_LOW, _HIGH)
+    labels = _labels(path / f"Outcomes-{letter}.txt", [int(file.stem) for file in texts])
+    return hourly(measured, len(texts), len(_PARAMETERS)), labels
+
+
+def _where(file: str) -> str:
+    """A file's name with its address."""
+    return next(f"{name} of {address}" for address, name in FILES if name == file)
+
+
+def _check_start(file: Path, text: bytes) -> None:
+    lines = text[:80].splitlines()
+    expected = ["Time,Parameter,Value", f"00:00,RecordID,{file.stem}"]
+    if [line.decode(errors="replace") for line in lines[:2]] != expected or not file.stem.isdigit():
+        raise DataError(f"{file}: it does not start with {expected[0]} and {expected[1]}; unpack its archive again")
+
+
+def _measurements(texts: Mapping[Path, bytes]) -> Measurements:
+    """What all files hold; read at once, for it is a hundred times faster, and singly to find the one at fault."""
+    try:
+        return _parsed(list(texts.values()))
+    except ValueError:
+        for file, text in texts.items():
+            try:
+                _parsed([text])
+            except ValueError as error:
+                raise DataError(f"{file}: {one_line(error)}; unpack its archive again") from None
+        raise
+
+
+def _parsed(texts: Sequence[bytes]) -> Measurements:
+    """The lines of the files; `row` is the place of the file among them. Raises ValueError."""
+    lines = b"\n".join(text.partition(b"\n")[2] for text in texts)
+    text_type = pa.dictionary(pa.int32(), pa.string())
+    table = pyarrow.csv.read_csv(
+        pa.BufferReader(lines),
+        pyarrow.csv.ReadOptions(column_names=["time", "parameter", "value"]),
+        convert_options=pyarrow.csv.ConvertOptions(
+            column_types={"time": text_type, "parameter": text_type, "value": pa.float64()}
+        ),
+    )
+    parameter = _each(table["parameter"], _parameter)
+    starts = parameter == _PARAMETERS.index("RecordID")
+    if starts.sum() != len(texts):
+        raise ValueError(f"{starts.sum()} lines with a RecordID")
+    hours = _each(table["time"], _hours)
+    return Measurements(np.cumsum(starts) - 1, parameter.astype(np.int64), hours, table["value"].to_numpy())
+
+
+def _each(column: pa.ChunkedArray, convert: Callable[[str], float]) -> Floats:
+    """A column of few different words, each converted once."""
+    words = column.unify_dictionaries().combine_chunks()
+    return np.array([convert(word) for word in words.dictionary.to_pylist()])[words.indices.to_numpy()]
+
+
+def _parameter(name: str) -> int:
+    if name not in _PARAMETERS:
+        raise ValueError(f"unknown parameter {name!r}{suggest(name, _PARAMETERS)}")
+    return _PARAMETERS.index(name)
+
+
+def _hours(time: str) -> float:
+    hours, _, minutes = time.partition(":")
+    if not (hours.isdigit() and minutes.isdigit() and len(minutes) == 2):
+        raise ValueError(f"{time!r} is not a time such as 07:30")
+    return int(hours) + int(minutes) / 60
+
+
+def _labels(file: Path, records: Sequence[int]) -> Integers:
+    """Whether the patient of each record died in hospital."""
+    try:
+        table = pyarrow.csv.read_csv(file)
+        if missing := {*_OUTCOME} - {*table.column_names}:
+            raise DataError(f"{file}: column {min(missing)} is missing; get {_where(file.name)}")
+        died = dict(zip(*(table[name].cast(pa.int64()).to_pylist() for name in _OUTCOME), strict=True))
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DataError(f"{file}: {one_line(error)}; get {_where(file.name)}") from None
+    if alone := set(died) ^ set(records):
+        record = min(alone)
+        lacks = f"record {record} has no outcome" if record in records else f"there is no record {record}"
+        raise DataError(
+            f"{file}: {lacks} ({len(alone)} of {len(records)}); get {_where(file.name)} and the records again"
+        )
+    labels = [died[record] for record in records]
+    if odd := set(labels) - {0, 1}:
+        raise DataError(f"{file}: {_OUTCOME[1]} is {odd.pop()} for a record, not 0 or 1")
+    if len(set(labels)) < 2:
+        raise DataError(
+            f"{file}: {_OUTCOME[1]} is {labels[0]} for all {len(labels)} records; there is nothing to learn"
+        )
+    return np.array(labels, dtype=np.int64)

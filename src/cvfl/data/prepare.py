@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
+from zipfile import BadZipFile
 
 import numpy as np
 import skops.io
@@ -86,7 +87,7 @@ class Preparation:
         trusted = ["numpy.dtype", f"{__name__}.DateParts"]
         try:
             return cls(**skops.io.load(path, trusted=trusted))
-        except (OSError, TypeError, ValueError, KeyError) as error:
+        except (OSError, BadZipFile, TypeError, ValueError, KeyError) as error:
             raise DataError(f"{path}: not a preparation ({type(error).__name__})") from None
 
 
@@ -172,7 +173,7 @@ def _new(kind: Kind, settings: Settings) -> Pipeline:
 
 def _codes(encoder: OrdinalEncoder) -> int:
     """Values, with one for all rare ones, and one for what training never saw."""
-    rare = encoder.infrequent_categories_[0]
+    rare = encoder.infrequent_categories_[0] if encoder.min_frequency else None
     return len(encoder.categories_[0]) - (0 if rare is None else len(rare) - 1) + 1
 
 

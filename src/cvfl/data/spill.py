@@ -48,6 +48,9 @@ class Spill:
         self._bytes += batch.nbytes
         if self._bytes >= _ROW_GROUP:
             self._write()
+        self.rows += len(batch)
+        if self._report:
+            self._report(self.name, self.rows)
 
     def _write(self) -> None:
         if not self._held:
@@ -57,9 +60,7 @@ class Spill:
             self._writer.write_table(table, row_group_size=max(1, len(table)))
         except OSError as error:
             raise self._no_room(error) from error
-        self.rows, self._held, self._bytes = self.rows + len(table), [], 0
-        if self._report:
-            self._report(self.name, self.rows)
+        self._held, self._bytes = [], 0
 
     def _close(self, *, quietly: bool) -> None:
         try:

@@ -27,7 +27,7 @@ from cvfl.data.kinds import EXACT, Declared, Kind
 from cvfl.data.spill import Report, Spill, one_line
 from cvfl.errors import DataError
 
-_VALUES_AT_A_TIME = 200_000  # Python objects, of some 60 bytes each
+_VALUES_AT_A_TIME = 50_000  # Python objects, of some 60 bytes each
 _CONNECT_SECONDS = 10
 _PACKAGES = {"psycopg": "'cvfl[postgres]'", "psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -76,10 +76,10 @@ def spill_query(source: Database, query: str, name: str, to: Path, report: Repor
     """Copy the result of a query into a Parquet file as text, and say of which kinds its columns were."""
     with _connected(source) as connection:
         try:
-            result = connection.exec_driver_sql(query)
-            if not result.returns_rows or not result.keys():
-                raise DataError(f"{name}: the query returns no columns; write a SELECT")
-            return _spill(result, name, to, report)
+            with connection.exec_driver_sql(query) as result:
+                if not result.returns_rows or not result.keys():
+                    raise DataError(f"{name}: the query returns no columns; write a SELECT")
+                return _spill(result, name, to, report)
         except SQLAlchemyError as error:
             raise DataError(f"{name}: {source.said(error)}; correct `query`") from error
 

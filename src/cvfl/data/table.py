@@ -62,7 +62,8 @@ class Table:
         self._missing = pa.array(sorted({"", *missing}), pa.large_string())
         self._missing_numbers = kinds.spelled_numbers(missing)
         try:
-            self._file = self._resources.enter_context(pq.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER))
+            file = pq.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER, page_checksum_verification=True)
+            self._file = self._resources.enter_context(file)
             schema = self._file.schema_arrow
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{name}: is not a complete Parquet file ({one_line(error)}); write it again") from error
@@ -73,7 +74,7 @@ class Table:
         if not self.rows:
             raise DataError(f"{name}: there are no rows")
         if odd := next((column for column in types or {} if column not in self._schema), None):
-            raise self._unknown(odd, "`types` names column")
+            raise self._unknown(odd, " in `types`")
 
     def __enter__(self) -> Self:
         return self
@@ -196,7 +197,7 @@ class Table:
         return Column(name, kind, self.rows, missing, len(distinct), " to ".join(ends))
 
     def _native(self, name: str, wanted: Kind | None = None) -> Kind | None:
-        """The kind that the column's type implies, none for text; refuses a type that cannot be read, or not as wanted."""
+        """The kind that the column's type implies, none for text; refuses a type that cannot be read as wanted."""
         if name not in self._schema:
             raise self._unknown(name)
         kind = _values(self._schema[name])
@@ -239,11 +240,11 @@ class Table:
         advice = f'add it to `missing` or set {_key(name)} = "{Kind.CATEGORY}"'
         return DataError(f"{self.name}: column {name!r} {what}; {advice}")
 
-    def _unknown(self, name: str, what: str = "column") -> DataError:
+    def _unknown(self, name: str, where: str = "") -> DataError:
         near = suggest(name, self.columns)
         if len(self.columns) > 30 and "did you mean" not in near:
             near = f" among its {len(self.columns):,} columns"
-        return DataError(f"{self.name}: {what} {name!r} is not there{near}")
+        return DataError(f"{self.name}: column {name!r}{where} is not there{near}")
 
 
 def _values(kind: pa.DataType) -> pa.DataType:

@@ -1,12 +1,12 @@
 """Measurements at odd times on an hourly grid: last value of the hour, previous values carried on, standard scale.
 
-    (row, channel, hours, value)  --hourly-->  rows x 48 x channels, NaN where nothing was measured
-                                  --standardised, carried_forward-->  no NaN left
+(row, channel, hours, value)  --hourly-->  rows x 48 x channels, NaN where nothing was measured
+                              --standardised, carried_forward-->  no NaN left
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,9 @@ from torch import Tensor
 HOURS = 48
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Chosen = NDArray[np.bool_]
+Progress = Callable[[int, int], None]
+"""How much is read so far, and in all."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Measurements:
     def __len__(self) -> int:
         return len(self.row)
 
-    def only(self, chosen: NDArray[np.bool_]) -> Measurements:
+    def only(self, chosen: Chosen) -> Measurements:
         """The chosen measurements."""
         return Measurements(self.row[chosen], self.channel[chosen], self.hours[chosen], self.value[chosen])
 
@@ -71,21 +74,21 @@ def carried_forward(grid: Floats, start: Floats) -> Floats:
     return filled
 
 
-def standardised(grid: Floats, train: NDArray[np.bool_]) -> Floats:
+def standardised(values: Floats, train: Chosen) -> Floats:
     """Each channel with mean 0 and deviation 1 over what is known of the training rows; what is unknown stays NaN."""
-    known = grid[train]
-    known = known.reshape(-1, grid.shape[-1])
-    count = np.maximum((~np.isnan(known)).sum(0), 1)
-    mean = np.nansum(known, 0) / count
-    deviation = np.sqrt(np.nansum((known - mean) ** 2, 0) / count)
-    return (grid - mean) / np.where(deviation > 0, deviation, 1.0)
+    known = values[train].reshape(-1, values.shape[-1])
+    count = np.maximum(np.sum(~np.isnan(known), axis=0), 1)
+    mean = np.nansum(known, axis=0) / count
+    deviation = np.sqrt(np.nansum((known - mean) ** 2, axis=0) / count)
+    scaled: Floats = (values - mean) / np.where(deviation > 0, deviation, 1.0)
+    return scaled
 
 
-def constant(values: Floats) -> Floats:
-    """Facts about a row as channels that say the same in every hour; an unknown one is its mean, 0."""
-    return np.repeat(np.nan_to_num(values)[:, None, :], HOURS, axis=1)
+def constant(facts: Floats) -> Floats:
+    """Facts about a row as channels that say the same every hour."""
+    return np.repeat(facts[:, None, :], HOURS, axis=1)
 
 
-def divided(features: Floats, parts: Sequence[Sequence[int]], rows: NDArray[np.bool_], dtype: torch.dtype) -> list[Tensor]:
-    """The chosen rows, each part with its own features: what the parties hold."""
-    return [torch.from_numpy(features[rows][..., list(part)]).to(dtype).contiguous() for part in parts]
+def divided(features: Floats, parts: Sequence[Sequence[int]], rows: Chosen, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """The chosen rows of every party, each with its own part of the features."""
+    return tuple(torch.from_numpy(features[rows][..., list(part)]).to(dtype) for part in parts)

@@ -52,7 +52,8 @@ def load_credit_default(path: Path, seed: int, test_share: float, dtype: torch.d
     The file may also spell the columns out, LIMIT_BAL to PAY_AMT6 and `default.payment.next.month`.
     """
     file = _needed(path, "data.csv")
-    coded = "X1" in file.open(encoding="utf-8", errors="replace").readline().split(",")
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        coded = "X1" in lines.readline().split(",")
     names = {name: f"X{i}" if coded else name for i, name in enumerate(_CREDIT, start=1)}
     label = "Y" if coded else "default.payment.next.month"
     parties = {party: tuple(names[name] for name in columns) for party, columns in _CREDIT_PARTIES.items()}

@@ -76,7 +76,7 @@ def _party_models(
                 model.width,
                 model.hidden,
                 dtype,
-                **({"categories": codes} if codes else {}),
+                categories=codes,
             )
             for model, rows, codes in zip(sections, data.train, categories, strict=True)
         ]
