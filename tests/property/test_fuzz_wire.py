@@ -15,7 +15,18 @@ from hypothesis import strategies as st
 
 from cvfl.compress import Packet, Plane
 from cvfl.errors import DecodeError
-from cvfl.wire import Broadcast, Embedding, Message, decode, decode_packet, encode, encode_packet
+from cvfl.wire import (
+    Broadcast,
+    Embedding,
+    Message,
+    Setup,
+    decode,
+    decode_packet,
+    decode_setup,
+    encode,
+    encode_packet,
+    encode_setup,
+)
 from mutations import COMPRESSORS, endless, fitted, frames, mutated, opened, packets, received, sealed
 
 MIB = 1 << 20
@@ -60,6 +71,19 @@ def test_random_bytes_are_a_message_or_refused(data):
 def test_random_bodies_in_a_sound_frame(body, kind, sender, c):
     head = struct.pack("<4sBBHIII", b"cvfl", 1, kind, sender, 5, len(body), 0)
     assert isinstance(outcome(received, sealed(head + body), c), list | DecodeError)
+
+
+@relaxed
+@given(
+    body=st.binary(max_size=200), kind=st.integers(4, 7), sender=st.sampled_from([0, 1, 65_535]), t0=st.integers(0, 1)
+)
+def test_random_bodies_before_the_first_round(body, kind, sender, t0):
+    head = struct.pack("<4sBBHIII", b"cvfl", 1, kind, sender, t0, len(body), 0)
+    result = outcome(decode_setup, sealed(head + body))
+    assert isinstance(result, Setup | DecodeError)
+    if not isinstance(result, DecodeError):
+        assert encode_setup(result) == sealed(head + body)
+    assert peak(decode_setup, sealed(head + body)) <= 64 * len(head + body) + MIB
 
 
 @relaxed

@@ -109,6 +109,14 @@ def test_byte_order_mark_carriage_returns_blanks_and_quoted_newlines(from_csv: C
     assert table.categories("note").values == ("plain", "two\nlines")
 
 
+@pytest.mark.parametrize("header", ['\n\n"a\nb",c\n', '"a\r\nb",c\r\n', '"a\nb",c\r', "a,b,c\r"])
+def test_the_rows_begin_where_the_header_ends(from_csv: Callable[..., Table], header: str) -> None:
+    end = "\r" if header.endswith("\r") else "\n"
+    width = header.count(",") + 1
+    table = from_csv(header + end.join([",".join("7" * width), ",".join("8" * width)]))
+    assert (len(table.columns), table.numbers("c").tolist()) == (width, [7, 8])
+
+
 def test_columns_without_a_name_are_numbered(from_csv: Callable[..., Table]) -> None:
     assert from_csv(",a\n1,2\n").columns == ("column1", "a")
 
@@ -140,6 +148,14 @@ def test_describe_counts_and_shows(from_csv: Callable[..., Table]) -> None:
         Column("n", Kind.NUMBER, 5, missing=1, distinct=3, example="1 to 3"),
         Column("c", Kind.CATEGORY, 5, missing=0, distinct=4, example="y, w, x, …"),
     )
+
+
+def test_long_values_are_shown_in_short(from_csv: Callable[..., Table]) -> None:
+    table = from_csv('t,n\n"two\nlines",12345678\n' + "x" * 99 + ",0.1\n")
+    assert [column.example for column in table.describe(["t", "n"])] == [
+        f"two lines, {'x' * 29}…",
+        "0.1 to 1.234568e+07",
+    ]
 
 
 def test_a_little_text_among_numbers_is_a_mistake(from_csv: Callable[..., Table]) -> None:
@@ -288,6 +304,8 @@ def test_an_unknown_column_of_many_is_not_answered_with_all(from_csv: Callable[.
         ("a,b\n1,2\n".encode("utf-16"), "line 1 is not UTF-8 text; save the file as UTF-8"),
         (b'a,b\n1,2\n3,"x\n4,y\n5,z\n', 'line 3 is too long, or has a quotation mark " that does not end a value'),
         (b'a,b\n1,"' + b"x" * (5 << 20) + b"\n", 'line 2 is too long, or has a quotation mark "'),
+        (b'a,"b\n' + b"x" * 200_000, 'line 1 is too long, or has a quotation mark " that does not end a value'),
+        (b'a,"b\n1,2\n', 'line 1 is too long, or has a quotation mark " that does not end a value'),
         (b"PK\x03\x04 and so on", "the file is a zip archive or a spreadsheet; save the table as CSV"),
         (b"\x1f\x8b and so on", "the file is compressed; unpack it"),
     ],
@@ -383,8 +401,8 @@ def test_progress_counts_rows(tmp_path: Path) -> None:
         pass
     assert {name for name, _ in heard} == {"bank: bank.csv"}
     rows = [rows for _, rows in heard]
-    assert len(rows) == 3
-    assert rows == sorted(rows)
+    assert rows == sorted(set(rows))
+    assert len(rows) > 2
     assert rows[-1] == 80_000
 
 

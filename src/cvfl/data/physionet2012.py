@@ -16,9 +16,11 @@ import pyarrow as pa
 import pyarrow.csv
 import torch
 
+from cvfl.data.spill import one_line
 from cvfl.data.timeseries import (
     Chosen,
     Floats,
+    Grid,
     Integers,
     Measurements,
     Progress,
@@ -28,7 +30,6 @@ from cvfl.data.timeseries import (
     hourly,
     standardised,
 )
-from cvfl.data.spill import one_line
 from cvfl.data.vertical import VerticalData
 from cvfl.errors import DataError, suggest
 from cvfl.protocol import Loss
@@ -162,7 +163,7 @@ def _divided_features(parties: int) -> list[list[int]]:
     return [[i for unit in part for i in units[unit]] for part in np.array_split(np.arange(len(units)), parties)]
 
 
-def _features(grid: Floats, train: Chosen) -> Floats:
+def _features(grid: Grid, train: Chosen) -> Grid:
     """Rows x 48 x 76: all series, their masks, then the fact of every party."""
     series, skewed = grid[..., : len(_SERIES)], [variable.skewed for variable in _SERIES]
     series[..., skewed] = np.log1p(series[..., skewed])
@@ -170,14 +171,14 @@ def _features(grid: Floats, train: Chosen) -> Floats:
     # Before its first measurement a series stands at its mean, which is 0 once standardised.
     values = carried_forward(standardised(series, train), np.zeros(len(_SERIES)))
     age, gender, unit = (grid[:, 0, _PARAMETERS.index(name)] for name in ("Age", "Gender", "ICUType"))
-    known = np.stack([age, gender, np.where(unit == _CARDIAC_SURGERY_RECOVERY, 1.0, 0.0)], axis=1)
+    known = np.stack([age, gender, unit == _CARDIAC_SURGERY_RECOVERY], axis=1)
     facts = constant(np.nan_to_num(standardised(known, train)))
     beside = dict(zip(("Age", "Gender", "CardiacSurgery"), np.moveaxis(facts, 2, 0), strict=True))
-    beside["MechVent"] = ~np.isnan(grid[..., _PARAMETERS.index("MechVent")])
+    beside["MechVent"] = (~np.isnan(grid[..., _PARAMETERS.index("MechVent")])).astype(np.float32)
     return np.concatenate([values, masks, *(beside[fact][..., None] for _, fact in _HOLDINGS.values())], axis=2)
 
 
-def _read_set(path: Path, letter: str) -> tuple[Floats, Integers]:
+def _read_set(path: Path, letter: str) -> tuple[Grid, Integers]:
     """All parameters of a set on the hourly grid, and whether the patients died."""
     folder = path / f"set-{letter}"
     try:
@@ -240,7 +241,9 @@ def _parsed(texts: Sequence[bytes]) -> Measurements:
 def _each(column: pa.ChunkedArray, convert: Callable[[str], float]) -> Floats:
     """A column of few different words, each converted once."""
     words = column.unify_dictionaries().combine_chunks()
-    return np.array([convert(word) for word in words.dictionary.to_pylist()])[words.indices.to_numpy()]
+    converted = np.array([convert(word) for word in words.dictionary.to_pylist()], dtype=np.float64)
+    each: Floats = converted[words.indices.to_numpy()]
+    return each
 
 
 def _parameter(name: str) -> int:

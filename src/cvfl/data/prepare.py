@@ -16,7 +16,6 @@ from typing import Any, Literal, Self
 from zipfile import BadZipFile
 
 import numpy as np
-import skops.io
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
@@ -79,11 +78,15 @@ class Preparation:
 
     def save(self, path: Path) -> None:
         """Write it without pickle; `load` refuses a file that holds anything else."""
+        import skops.io  # noqa: PLC0415  slow to load, as it loads all of scikit-learn
+
         path.write_bytes(skops.io.dumps({"kinds": self.kinds, "transformers": self.transformers}))
 
     @classmethod
     def load(cls, path: Path) -> Preparation:
         """Read what `save` wrote."""
+        import skops.io  # noqa: PLC0415
+
         trusted = ["numpy.dtype", f"{__name__}.DateParts"]
         try:
             return cls(**skops.io.load(path, trusted=trusted))

@@ -30,7 +30,7 @@ class Source:
 
     party: str
     path: Path | None = None
-    url: str | None = None
+    url: str | None = field(default=None, repr=False)  # it may hold a password
     query: str | None = None
     delimiter: str | None = None
     missing: tuple[str, ...] = DEFAULT_MISSING

@@ -131,7 +131,8 @@ def _spill(result: CursorResult[Any], name: str, to: Path, report: Report | None
     with Spill(name, to, columns, report) as spill:
         for rows in result.yield_per(max(1, _VALUES_AT_A_TIME // len(columns))).partitions():
             arrays = []
-            for types, values in zip(seen, zip(*rows, strict=True), strict=True):
+            for j, types in enumerate(seen):
+                values = [row[j] for row in rows]
                 types.update(map(type, values))
                 arrays.append(pa.array([_WRITERS[type(value)](value) for value in values], pa.string()))
             spill.add(pa.RecordBatch.from_arrays(arrays, schema=spill.schema))

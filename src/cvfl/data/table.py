@@ -186,13 +186,13 @@ class Table:
         if kind is Kind.CATEGORY:
             found = self.categories(name)
             counts = np.bincount(found.codes + 1, minlength=len(found.values) + 1)
-            common = [found.values[code] for code in np.argsort(-counts[1:], kind="stable")[:3]]
+            common = [_short(found.values[code]) for code in np.argsort(-counts[1:], kind="stable")[:3]]
             example = ", ".join(common) + (", …" if len(found.values) > 3 else "")
             return Column(name, kind, self.rows, int(counts[0]), len(found.values), example)
         values = self.numbers(name) if kind is Kind.NUMBER else self.dates(name)
         present = values[~np.isnan(values)]
         missing, distinct = self.rows - len(present), np.unique(present)
-        spell = "{:.6g}".format if kind is Kind.NUMBER else lambda date: str(date).removesuffix("T00:00:00")
+        spell = "{:.7g}".format if kind is Kind.NUMBER else lambda date: str(date).removesuffix("T00:00:00")
         ends = dict.fromkeys(spell(value) for value in (*distinct[:1], *distinct[-1:]))
         return Column(name, kind, self.rows, missing, len(distinct), " to ".join(ends))
 
@@ -250,6 +250,12 @@ class Table:
 def _values(kind: pa.DataType) -> pa.DataType:
     """The type of the values: what a dictionary-encoded column stands for, else the type itself."""
     return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _short(text: str) -> str:
+    """A value as it fits into a table of columns."""
+    text = " ".join(text.split())
+    return text if len(text) <= 30 else f"{text[:29]}…"
 
 
 def _key(name: str) -> str:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 HOURS = 48
 Floats = NDArray[np.float64]
+Grid = NDArray[np.float32]
 Integers = NDArray[np.int64]
 Chosen = NDArray[np.bool_]
 Progress = Callable[[int, int], None]
@@ -54,41 +55,42 @@ def joined(parts: Sequence[Measurements]) -> Measurements:
     )
 
 
-def hourly(measured: Measurements, rows: int, channels: int) -> Floats:
-    """The last value of every hour (h, h + 1], NaN where there is none; the larger of two at the same time."""
+def hourly(measured: Measurements, rows: int, channels: int) -> Grid:
+    """Rows x 48 x channels: the last value of every hour (h, h + 1], the larger of two at one time, NaN if none."""
     order = np.lexsort((measured.value, measured.hours))
     step = np.clip(np.ceil(measured.hours[order]) - 1, 0, HOURS - 1).astype(np.int64)
-    grid = np.full((rows, HOURS, channels), np.nan)
+    grid = np.full((rows, HOURS, channels), np.nan, dtype=np.float32)
     # NumPy assigns in order, so the latest of several values stays.
     grid[measured.row[order], step, measured.channel[order]] = measured.value[order]
     return grid
 
 
-def carried_forward(grid: Floats, start: Floats) -> Floats:
-    """Every gap filled with the value before it, and with the channel's `start` before the first one."""
+def carried_forward(grid: Grid, start: Floats) -> Grid:
+    """Every gap filled with the value before it, and before the first value with the channel's `start`."""
     filled = np.empty_like(grid)
-    value = np.broadcast_to(start, grid[:, 0].shape)
+    value = np.broadcast_to(start.astype(np.float32), grid[:, 0].shape)
     for step in range(grid.shape[1]):
         value = np.where(np.isnan(grid[:, step]), value, grid[:, step])
         filled[:, step] = value
     return filled
 
 
-def standardised(values: Floats, train: Chosen) -> Floats:
+def standardised(grid: Grid, train: Chosen) -> Grid:
     """Each channel with mean 0 and deviation 1 over what is known of the training rows; what is unknown stays NaN."""
-    known = values[train].reshape(-1, values.shape[-1])
+    known = grid[train].reshape(-1, grid.shape[-1])
     count = np.maximum(np.sum(~np.isnan(known), axis=0), 1)
-    mean = np.nansum(known, axis=0) / count
-    deviation = np.sqrt(np.nansum((known - mean) ** 2, axis=0) / count)
-    scaled: Floats = (values - mean) / np.where(deviation > 0, deviation, 1.0)
+    mean = np.nansum(known, axis=0, dtype=np.float64) / count
+    deviation = np.sqrt(np.nansum((known - mean.astype(np.float32)) ** 2, axis=0, dtype=np.float64) / count)
+    scaled: Grid = (grid - mean.astype(np.float32)) / np.where(deviation > 0, deviation, 1.0).astype(np.float32)
     return scaled
 
 
-def constant(facts: Floats) -> Floats:
+def constant(facts: Grid) -> Grid:
     """Facts about a row as channels that say the same every hour."""
     return np.repeat(facts[:, None, :], HOURS, axis=1)
 
 
-def divided(features: Floats, parts: Sequence[Sequence[int]], rows: Chosen, dtype: torch.dtype) -> tuple[Tensor, ...]:
+def divided(features: Grid, parts: Sequence[Sequence[int]], rows: Chosen, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """The chosen rows of every party, each with its own part of the features."""
-    return tuple(torch.from_numpy(features[rows][..., list(part)]).to(dtype) for part in parts)
+    chosen = features[rows]
+    return tuple(torch.from_numpy(chosen[..., list(part)]).to(dtype) for part in parts)

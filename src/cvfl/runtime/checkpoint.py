@@ -1,0 +1,161 @@
+"""A role's complete state on disk: safetensors for tensors, JSON for the rest, in one file a round.
+
+    FOLDER/round-00000120.safetensors      metadata: {"state": JSON with places for tensors, "sha256": of both}
+
+A file is written beside its place, brought to the disk and moved there, so that a crash at any moment leaves the old
+files as they were. A torn or changed file is noticed when it is read, and counts as absent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from cvfl.errors import CvflError
+
+_NAME = re.compile(r"round-(\d{8,})\.safetensors")
+KEEP = 3
+"""Checkpoints that are kept: roles are never further apart than one."""
+
+
+class CheckpointError(CvflError):
+    """A checkpoint cannot be written, or what is there cannot be used."""
+
+
+class Checkpoints:
+    """The checkpoints of one role in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"{folder}: cannot be written: {error.strerror}") from None
+
+    def rounds(self) -> list[int]:
+        """The rounds of which there is a whole checkpoint, ascending."""
+        return [t0 for t0 in self._numbers() if self._read(t0) is not None]
+
+    def save(self, t0: int, state: Mapping[str, Any]) -> None:
+        """Write the state before round t0; older ones beyond KEEP are removed."""
+        tensors: dict[str, Tensor] = {}
+        text = json.dumps(_flattened(state, tensors))
+        metadata = {"state": text, "sha256": _digest(text, tensors)}
+        partial = self._path(t0).with_suffix(".partial")
+        try:
+            with partial.open("wb") as file:
+                file.write(save(tensors, metadata))
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(self._path(t0))
+            _sync(self.folder)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            raise CheckpointError(
+                f"{self.folder}: the checkpoint of round {t0} cannot be written ({error.strerror}); older ones stay"
+            ) from None
+        self._forget(keep_through=t0)
+
+    def load(self, t0: int) -> dict[str, Any]:
+        """The state before round t0."""
+        state = self._read(t0)
+        if state is None:
+            raise CheckpointError(f"{self.folder}: there is no whole checkpoint of round {t0}")
+        return state
+
+    def drop_after(self, t0: int) -> None:
+        """Forget what belongs to a future that is given up."""
+        for later in [later for later in self._numbers() if later > t0]:
+            self._path(later).unlink(missing_ok=True)
+
+    def _forget(self, keep_through: int) -> None:
+        for old in [number for number in self._numbers() if number <= keep_through][:-KEEP]:
+            self._path(old).unlink(missing_ok=True)
+
+    def _numbers(self) -> list[int]:
+        return sorted(int(match[1]) for name in os.listdir(self.folder) if (match := _NAME.fullmatch(name)))
+
+    def _path(self, t0: int) -> Path:
+        return self.folder / f"round-{t0:08d}.safetensors"
+
+    def _read(self, t0: int) -> dict[str, Any] | None:
+        try:
+            with safe_open(self._path(t0), framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  not a mapping
+            text = metadata["state"]
+            if metadata["sha256"] != _digest(text, tensors):
+                return None
+            state: dict[str, Any] = _restored(json.loads(text), tensors)
+            return state
+        except (OSError, SafetensorError, KeyError, ValueError, RuntimeError):
+            return None
+
+
+def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for key in sorted(tensors):
+        value = tensors[key]
+        digest.update(f"{key} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _flattened(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """JSON with a place for every tensor; what JSON does not have is written as an object with one $key."""
+    match value:
+        case Tensor():
+            key = str(len(tensors))
+            tensors[key] = value.detach().cpu().contiguous().clone()
+            return {"$tensor": key}
+        case bytes() | memoryview():
+            key = str(len(tensors))
+            tensors[key] = torch.from_numpy(np.frombuffer(bytes(value), dtype=np.uint8).copy())
+            return {"$bytes": key}
+        case Mapping():
+            return {"$pairs": [[_flattened(k, tensors), _flattened(v, tensors)] for k, v in value.items()]}
+        case tuple():
+            return {"$tuple": [_flattened(item, tensors) for item in value]}
+        case list():
+            return [_flattened(item, tensors) for item in value]
+        case None | bool() | int() | float() | str():
+            return value
+    raise TypeError(f"a state holds {type(value).__name__}, which a checkpoint cannot")
+
+
+def _restored(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    match value:
+        case {"$tensor": key}:
+            return tensors[key]
+        case {"$bytes": key}:
+            return tensors[key].numpy().tobytes()
+        case {"$pairs": pairs}:
+            return {_restored(k, tensors): _restored(v, tensors) for k, v in pairs}
+        case {"$tuple": items}:
+            return tuple(_restored(item, tensors) for item in items)
+        case list():
+            return [_restored(item, tensors) for item in value]
+    return value
+
+
+def _sync(folder: Path) -> None:
+    """Bring a folder's entries to the disk, where the system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
