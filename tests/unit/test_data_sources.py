@@ -96,6 +96,13 @@ def test_the_delimiter_is_found_in_the_header(from_csv: Callable[..., Table], si
     assert (table.columns, table.numbers("d").tolist()) == (("a, b;c", "d"), [2])
 
 
+def test_thousands_of_columns(from_csv: Callable[..., Table]) -> None:
+    names = [f"snp{i:06}" for i in range(20_000)]
+    table = from_csv(";".join(names) + "\n" + ";".join(map(str, range(20_000))) + "\n")
+    assert table.columns == tuple(names)
+    assert table.numbers("snp019999").tolist() == [19999]
+
+
 def test_a_given_delimiter_is_used(from_csv: Callable[..., Table]) -> None:
     assert from_csv("a,b:c\n1,2:3\n", delimiter=":").columns == ("a,b", "c")
     with pytest.raises(ConfigError, match="delimiter must be a single sign"):

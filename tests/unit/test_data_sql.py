@@ -197,6 +197,7 @@ def test_queries_that_fail_say_why(server: postgres.Server, lite: Callable[..., 
     assert refused(server.url(), "SELECT") == f"{place}the query returns no columns; write a SELECT"
     assert "date too large" in refused(server.url(), "SELECT 'infinity'::date AS a")
     url = lite()
+    assert refused(url, 'SELECT 1 AS "", 2 AS ""') == f"bank: query on {url}: two columns are named ''; rename one"
     assert refused(url, "SELECT * FROM t") == f"bank: query on {url}: no such table: t; correct `query`"
     assert refused(url, "") == f"bank: query on {url}: the query returns no columns; write a SELECT"
 

@@ -61,20 +61,24 @@ class _Quotes(io.FileIO):
 
 def _header(path: Path, name: str, delimiter: str | None) -> _Header:
     """The column names, with the delimiter that finds most of them."""
-    headers = []
+    headers, unreadable = [], False
     for sign in delimiter or _DELIMITERS:
         records = csv.reader(_lines(path), delimiter=sign)
         try:
             fields = next(filter(None, records), None)
         except UnicodeError as error:
             raise DataError(f"{name}: {_complaint(error, records.line_num + 1)}") from error
-        except csv.Error as error:
-            raise DataError(f"{name}: {_complaint(error, line=1)}") from error
+        except csv.Error:
+            unreadable = True  # with the wrong delimiter, the names of thousands of columns are one that is too long
+            continue
         if fields is None:
             raise DataError(f"{name}: the file is empty")
         names = tuple(field.strip() or f"column{i}" for i, field in enumerate(fields, start=1))
         headers.append(_Header(names, sign, records.line_num))
-    return max(headers, key=lambda header: len(header.names))
+    best = max(headers, key=lambda header: len(header.names), default=None)
+    if best is None or (unreadable and len(best.names) == 1):
+        raise DataError(f"{name}: {_complaint(csv.Error(), line=1)}")
+    return best
 
 
 def _fault(path: Path, header: _Header) -> str | None:

@@ -7,7 +7,7 @@ PATH/set-b/…, PATH/Outcomes-b.txt                       the same for test
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,6 @@ import torch
 from cvfl.data.spill import one_line
 from cvfl.data.timeseries import (
     Chosen,
-    Floats,
     Grid,
     Integers,
     Measurements,
@@ -27,15 +26,20 @@ from cvfl.data.timeseries import (
     carried_forward,
     constant,
     divided,
+    each_word,
     hourly,
+    parsed_together,
     standardised,
 )
 from cvfl.data.vertical import VerticalData
 from cvfl.errors import DataError, suggest
 from cvfl.protocol import Loss
 
-_FOLDER = "https://physionet.org/files/challenge-2012/1.0.0/"
-FILES = tuple((_FOLDER + file, file) for file in ("set-a.zip", "set-b.zip", "Outcomes-a.txt", "Outcomes-b.txt"))
+HOME = "https://physionet.org/content/challenge-2012/1.0.0/"
+FILES = tuple(
+    (f"https://physionet.org/files/challenge-2012/1.0.0/{file}", file)
+    for file in ("set-a.zip", "set-b.zip", "Outcomes-a.txt", "Outcomes-b.txt")
+)
 
 
 @dataclass(frozen=True)
@@ -186,17 +190,17 @@ def _read_set(path: Path, letter: str) -> tuple[Grid, Integers]:
     except OSError as error:
         raise DataError(f"{error.filename}: {error.strerror}") from None
     if not texts:
-        raise DataError(f"{folder}: no records; unpack {_where(folder.name + '.zip')} there")
+        raise DataError(f"{folder}: no records; {_get(folder.name + '.zip')} and unpack it there")
     for file, text in texts.items():
         _check_start(file, text)
-    measured = _measurements(texts).plausible(_LOW, _HIGH)
+    measured = parsed_together(texts, _parsed, "unpack its archive again").plausible(_LOW, _HIGH)
     labels = _labels(path / f"Outcomes-{letter}.txt", [int(file.stem) for file in texts])
     return hourly(measured, len(texts), len(_PARAMETERS)), labels
 
 
-def _where(file: str) -> str:
-    """A file's name with its address."""
-    return next(f"{name} of {address}" for address, name in FILES if name == file)
+def _get(file: str) -> str:
+    """Where to get a file."""
+    return next(f"get {name} from {address} (see {HOME})" for address, name in FILES if name == file)
 
 
 def _check_start(file: Path, text: bytes) -> None:
@@ -206,44 +210,23 @@ def _check_start(file: Path, text: bytes) -> None:
         raise DataError(f"{file}: it does not start with {expected[0]} and {expected[1]}; unpack its archive again")
 
 
-def _measurements(texts: Mapping[Path, bytes]) -> Measurements:
-    """What all files hold; read at once, for it is a hundred times faster, and singly to find the one at fault."""
-    try:
-        return _parsed(list(texts.values()))
-    except ValueError:
-        for file, text in texts.items():
-            try:
-                _parsed([text])
-            except ValueError as error:
-                raise DataError(f"{file}: {one_line(error)}; unpack its archive again") from None
-        raise
-
-
 def _parsed(texts: Sequence[bytes]) -> Measurements:
     """The lines of the files; `row` is the place of the file among them. Raises ValueError."""
     lines = b"\n".join(text.partition(b"\n")[2] for text in texts)
-    text_type = pa.dictionary(pa.int32(), pa.string())
+    words = pa.dictionary(pa.int32(), pa.string())
     table = pyarrow.csv.read_csv(
         pa.BufferReader(lines),
         pyarrow.csv.ReadOptions(column_names=["time", "parameter", "value"]),
         convert_options=pyarrow.csv.ConvertOptions(
-            column_types={"time": text_type, "parameter": text_type, "value": pa.float64()}
+            column_types={"time": words, "parameter": words, "value": pa.float64()}
         ),
     )
-    parameter = _each(table["parameter"], _parameter)
+    parameter = each_word(table["parameter"], _parameter)
     starts = parameter == _PARAMETERS.index("RecordID")
     if starts.sum() != len(texts):
         raise ValueError(f"{starts.sum()} lines with a RecordID")
-    hours = _each(table["time"], _hours)
+    hours = each_word(table["time"], _hours)
     return Measurements(np.cumsum(starts) - 1, parameter.astype(np.int64), hours, table["value"].to_numpy())
-
-
-def _each(column: pa.ChunkedArray, convert: Callable[[str], float]) -> Floats:
-    """A column of few different words, each converted once."""
-    words = column.unify_dictionaries().combine_chunks()
-    converted = np.array([convert(word) for word in words.dictionary.to_pylist()], dtype=np.float64)
-    each: Floats = converted[words.indices.to_numpy()]
-    return each
 
 
 def _parameter(name: str) -> int:
@@ -264,16 +247,14 @@ def _labels(file: Path, records: Sequence[int]) -> Integers:
     try:
         table = pyarrow.csv.read_csv(file)
         if missing := {*_OUTCOME} - {*table.column_names}:
-            raise DataError(f"{file}: column {min(missing)} is missing; get {_where(file.name)}")
+            raise DataError(f"{file}: column {min(missing)} is missing; {_get(file.name)}")
         died = dict(zip(*(table[name].cast(pa.int64()).to_pylist() for name in _OUTCOME), strict=True))
     except (OSError, pa.ArrowInvalid) as error:
-        raise DataError(f"{file}: {one_line(error)}; get {_where(file.name)}") from None
+        raise DataError(f"{file}: {one_line(error)}; {_get(file.name)}") from None
     if alone := set(died) ^ set(records):
         record = min(alone)
         lacks = f"record {record} has no outcome" if record in records else f"there is no record {record}"
-        raise DataError(
-            f"{file}: {lacks} ({len(alone)} of {len(records)}); get {_where(file.name)} and the records again"
-        )
+        raise DataError(f"{file}: {lacks} ({len(alone)} in all); {_get(file.name)} and the records again")
     labels = [died[record] for record in records]
     if odd := set(labels) - {0, 1}:
         raise DataError(f"{file}: {_OUTCOME[1]} is {odd.pop()} for a record, not 0 or 1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -78,8 +79,8 @@ class Spill:
 
 def check_names(table: str, columns: Sequence[str]) -> None:
     """Refuse a table in which two columns have the same name."""
-    if twice := next((name for i, name in enumerate(columns) if name in columns[:i]), None):
-        raise DataError(f"{table}: two columns are named {twice!r}; rename one")
+    if twice := [name for name, count in Counter(columns).items() if count > 1]:
+        raise DataError(f"{table}: two columns are named {twice[0]!r}; rename one")
 
 
 def one_line(error: object) -> str:

@@ -73,8 +73,8 @@ class Table:
         self._schema: dict[str, pa.DataType] = dict(zip(schema.names, schema.types, strict=True))
         if not self.rows:
             raise DataError(f"{name}: there are no rows")
-        if odd := next((column for column in types or {} if column not in self._schema), None):
-            raise self._unknown(odd, " in `types`")
+        if odd := [column for column in types or {} if column not in self._schema]:
+            raise self._unknown(odd[0], " in `types`")
 
     def __enter__(self) -> Self:
         return self
@@ -141,15 +141,15 @@ class Table:
                 f"{self.name}: {text.null_count:,} of {self.rows:,} rows have no id in column {name!r} "
                 f"(first: row {text.is_null().index(True).as_py() + 1:,}); fill them in or leave these rows out"
             )
-        distinct = pc.count_distinct(text).as_py()
-        if distinct < len(text):
+        ids: list[str] = text.to_pylist()
+        distinct = len(set(ids))  # pyarrow's own count takes three times the memory
+        if distinct < len(ids):
             counts = pc.value_counts(text)
             repeated = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
             raise DataError(
                 f"{self.name}: {len(repeated):,} of {distinct:,} ids in column {name!r} appear twice or more "
                 f"(first: {repeated[0]}); keep one row each"
             )
-        ids: list[str] = text.to_pylist()
         return ids
 
     def id_kind(self, name: str) -> Literal["integer", "text"]:

@@ -6,15 +6,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cvfl.data.spill import one_line
+from cvfl.errors import DataError
+
 HOURS = 48
+_SLACK = 1e-6  # hours that rounding may add
 Floats = NDArray[np.float64]
 Grid = NDArray[np.float32]
 Integers = NDArray[np.int64]
@@ -32,17 +38,11 @@ class Measurements:
     hours: Floats
     value: Floats
 
-    def __len__(self) -> int:
-        return len(self.row)
-
-    def only(self, chosen: Chosen) -> Measurements:
-        """The chosen measurements."""
-        return Measurements(self.row[chosen], self.channel[chosen], self.hours[chosen], self.value[chosen])
-
     def plausible(self, low: Floats, high: Floats) -> Measurements:
         """Those within the first 48 hours and within the range of their channel."""
-        in_time = (self.hours >= 0) & (self.hours <= HOURS)
-        return self.only(in_time & (self.value >= low[self.channel]) & (self.value <= high[self.channel]))
+        in_time = (self.hours > -_SLACK) & (self.hours < HOURS + _SLACK)
+        kept = in_time & (self.value >= low[self.channel]) & (self.value <= high[self.channel])
+        return Measurements(self.row[kept], self.channel[kept], self.hours[kept], self.value[kept])
 
 
 def joined(parts: Sequence[Measurements]) -> Measurements:
@@ -53,6 +53,29 @@ def joined(parts: Sequence[Measurements]) -> Measurements:
         hours=np.concatenate([np.empty(0), *(part.hours for part in parts)]),
         value=np.concatenate([np.empty(0), *(part.value for part in parts)]),
     )
+
+
+def parsed_together(
+    texts: Mapping[Path, bytes], parse: Callable[[Sequence[bytes]], Measurements], remedy: str
+) -> Measurements:
+    """What thousands of small files hold: all at once, which is far quicker, then singly to name the one at fault."""
+    try:
+        return parse(list(texts.values()))
+    except ValueError:
+        for file, text in texts.items():
+            try:
+                parse([text])
+            except ValueError as error:
+                raise DataError(f"{file}: {one_line(error)}; {remedy}") from None
+        raise
+
+
+def each_word(column: pa.ChunkedArray, convert: Callable[[str], float]) -> Floats:
+    """A dictionary column of few different words, each converted once; NaN for a gap."""
+    words = column.unify_dictionaries().combine_chunks()
+    numbers = np.array([*map(convert, words.dictionary.to_pylist()), np.nan])
+    each: Floats = numbers[words.indices.fill_null(len(numbers) - 1).to_numpy()]
+    return each
 
 
 def hourly(measured: Measurements, rows: int, channels: int) -> Grid:

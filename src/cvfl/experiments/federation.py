@@ -34,6 +34,18 @@ class Federation:
         return self.recipe.plan
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What every role must know of the others: who they are, what they send, and the rows they share."""
+
+    names: tuple[str, ...]
+    widths: tuple[int, ...]
+    compressors: tuple[str, ...]
+    rows: tuple[int, int, int]
+    loss: Loss
+    outputs: int
+
+
 def make_recipe(
     config: RunConfig,
     data: VerticalData,
@@ -44,55 +56,67 @@ def make_recipe(
 
     A party's model maps its rows to B x P_m, the server model maps the list of all embeddings to B x outputs.
     """
-    loss, dtype = config.loss or data.loss, getattr(torch, config.precision)
     if strange := [name for name in config.party if name not in data.names]:
         raise ConfigError(f"party.{strange[0]}: no such party{suggest(strange[0], data.names)}")
-    if (loss is Loss.MULTICLASS) != (data.loss is Loss.MULTICLASS):
-        raise ConfigError(f"loss: {loss} does not fit labels of a {data.loss} task")
-    makers, widths = _party_models(config, data, models, dtype)
-    head = config.server_model
-    return Recipe(
-        plan=_plan(config, data, widths, loss, dtype),
+    makers = tuple(models) if models is not None else _configured(config, data)
+    facts = Facts(
         names=data.names,
-        models=makers,
-        server_model=server_model or networks.server_model(head.name, widths, data.outputs, head.hidden, dtype),
-        compressors=tuple(partial(build, config.compressor_of(name)) for name in data.names),
+        widths=_widths(config, data, makers) if models is not None else configured_widths(config, data.names),
+        compressors=tuple(config.compressor_of(name) for name in data.names),
+        rows=(len(data.train_labels), len(data.validation_labels), len(data.test_labels)),
+        loss=data.loss,
+        outputs=data.outputs,
+    )
+    return recipe_of(config, facts, makers, server_model)
+
+
+def recipe_of(
+    config: RunConfig, facts: Facts, models: Sequence[MakeModel], server_model: MakeModel | None = None
+) -> Recipe:
+    """The recipe that belongs to these facts, the same at every role."""
+    loss, dtype, head = config.loss or facts.loss, getattr(torch, config.precision), config.server_model
+    if (loss is Loss.MULTICLASS) != (facts.loss is Loss.MULTICLASS):
+        raise ConfigError(f"loss: {loss} does not fit labels of a {facts.loss} task")
+    return Recipe(
+        plan=_plan(config, facts, loss, dtype),
+        names=facts.names,
+        models=tuple(models),
+        server_model=server_model or networks.server_model(head.name, facts.widths, facts.outputs, head.hidden, dtype),
+        compressors=tuple(partial(build, spec) for spec in facts.compressors),
         server_compressor=partial(build, config.server_compressor),
         gradient_compressor=partial(build, config.gradient_compressor),
     )
 
 
-def _party_models(
-    config: RunConfig, data: VerticalData, models: Sequence[MakeModel] | None, dtype: torch.dtype
-) -> tuple[tuple[MakeModel, ...], tuple[int, ...]]:
-    """How to make each party's model, and the width of its embedding."""
-    if models is None:
-        sections = [config.model_of(name) for name in data.names]
-        categories = data.categories or ((),) * len(data.names)
-        makers = [
-            networks.party_model(
-                model.name,
-                tuple(rows.shape[1:]),
-                model.width,
-                model.hidden,
-                dtype,
-                categories=codes,
-            )
-            for model, rows, codes in zip(sections, data.train, categories, strict=True)
-        ]
-        return tuple(makers), tuple(model.width for model in sections)
+def party_maker(config: RunConfig, name: str, rows: Rows, categories: tuple[int, ...] = ()) -> MakeModel:
+    """How to make the configured model of a party for its rows."""
+    model, dtype = config.model_of(name), getattr(torch, config.precision)
+    shape = tuple(rows.shape[1:])
+    return networks.party_model(model.name, shape, model.width, model.hidden, dtype, categories=categories)
+
+
+def configured_widths(config: RunConfig, names: Sequence[str]) -> tuple[int, ...]:
+    """Widths of the embeddings as the configuration has them."""
+    return tuple(config.model_of(name).width for name in names)
+
+
+def _configured(config: RunConfig, data: VerticalData) -> tuple[MakeModel, ...]:
+    categories = data.categories or ((),) * len(data.names)
+    return tuple(party_maker(config, *held) for held in zip(data.names, data.train, categories, strict=True))
+
+
+def _widths(config: RunConfig, data: VerticalData, models: Sequence[MakeModel]) -> tuple[int, ...]:
+    """Widths of the embeddings that a user's own models give, found by trying them."""
     if len(models) != len(data.names):
         raise ConfigError(f"{len(models)} models for {len(data.names)} parties")
-    trials = [initialised(make, config.seed, m).eval() for m, make in enumerate(models, start=1)]
-    with torch.no_grad():
-        shapes = [
-            tuple(trial(table[torch.arange(min(2, len(table)))]).shape)
-            for trial, table in zip(trials, data.train, strict=True)
-        ]
-    for name, shape in zip(data.names, shapes, strict=True):
-        if len(shape) != 2:
-            raise ConfigError(f"{name}: a party's model gives B x P numbers, not {shape}")
-    return tuple(models), tuple(shape[1] for shape in shapes)
+    widths = []
+    for m, (name, make, rows) in enumerate(zip(data.names, models, data.train, strict=True), start=1):
+        with torch.no_grad():
+            h = initialised(make, config.seed, m).eval()(rows[torch.arange(min(2, len(rows)))])
+        if h.ndim != 2:
+            raise ConfigError(f"{name}: a party's model gives B x P numbers, not {tuple(h.shape)}")
+        widths.append(h.shape[1])
+    return tuple(widths)
 
 
 def _device(name: str) -> torch.device:
@@ -102,8 +126,8 @@ def _device(name: str) -> torch.device:
         raise ConfigError(f"device: {name!r} is not available here") from None
 
 
-def _plan(config: RunConfig, data: VerticalData, widths: tuple[int, ...], loss: Loss, dtype: torch.dtype) -> Plan:
-    rows = len(data.train_labels)
+def _plan(config: RunConfig, facts: Facts, loss: Loss, dtype: torch.dtype) -> Plan:
+    rows, validation_rows, test_rows = facts.rows
     if config.batch_size > rows:
         raise ConfigError(f"batch_size: {config.batch_size} is more than the {rows} training rows")
     epoch = -(-rows // config.batch_size)
@@ -113,14 +137,14 @@ def _plan(config: RunConfig, data: VerticalData, widths: tuple[int, ...], loss: 
         Q=config.local_iterations,
         batch_size=config.batch_size,
         rows=rows,
-        test_rows=len(data.test_labels),
-        widths=widths,
+        test_rows=test_rows,
+        widths=facts.widths,
         loss=loss,
         step_size=StepSize(**config.step_size.model_dump()),
         optimizer=Optimizer(**config.optimizer.model_dump()),
         algorithm=config.algorithm,
         evaluate_every=config.evaluate_every or epoch,
-        validation_rows=len(data.validation_labels),
+        validation_rows=validation_rows,
         dtype=dtype,
         device=_device(config.device),
     )
