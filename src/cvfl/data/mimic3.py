@@ -63,18 +63,7 @@ def load_mimic3(
     features = sum(channel.features for channel in CHANNELS) + len(CHANNELS)
     if not 1 <= parties <= features:
         raise DataError(f"mimic3: {features} features cannot be divided among {parties} parties")
-    path = Path(path)
-    made = path / _BENCHMARK if (path / _BENCHMARK).is_dir() else path
-    if any((made / part).is_dir() for part in ("train", "test")):
-        task = _from_benchmark(made, on_progress)
-    elif not any((path / file).is_file() or (path / file).with_suffix("").is_file() for _, file in FILES):
-        tables = ", ".join(file for _, file in FILES)
-        raise DataError(
-            f"{path}: put {tables} of {HOME} there, for which it asks a credentialed login, "
-            f"or the folder {_BENCHMARK} that mimic3-benchmarks makes of them"
-        )
-    else:
-        task = _from_tables(path, seed, test_share, on_progress)
+    task = _read(Path(path), seed, test_share, on_progress)
     table = _features(task.grid, task.train)
     holdings = [list(part) for part in np.array_split(np.arange(features), parties)]
     labels = torch.from_numpy(task.labels).to(dtype)
@@ -95,6 +84,20 @@ class _Task:
     grid: Grid
     labels: Integers
     train: Chosen
+
+
+def _read(path: Path, seed: int, test_share: float, on_progress: Progress) -> _Task:
+    """The task from whichever layout the folder has."""
+    made = path / _BENCHMARK if (path / _BENCHMARK).is_dir() else path
+    if any((made / part).is_dir() for part in ("train", "test")):
+        return _from_benchmark(made, on_progress)
+    if any((path / file).is_file() or (path / file).with_suffix("").is_file() for _, file in FILES):
+        return _from_tables(path, seed, test_share, on_progress)
+    tables = ", ".join(file for _, file in FILES)
+    raise DataError(
+        f"{path}: put {tables} of {HOME} there, for which it asks a credentialed login, "
+        f"or the folder {_BENCHMARK} that mimic3-benchmarks makes of them"
+    )
 
 
 def _features(grid: Grid, train: Chosen) -> Grid:

@@ -18,6 +18,8 @@ from cvfl.protocol import Codecs, Holding, Labels, Loss, Optimizer, Party, Plan,
 from cvfl.protocol.layers import initialised
 from cvfl.protocol.recipe import MakeModel
 
+_CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True)
 class Federation:
@@ -156,13 +158,13 @@ def make_federation(recipe: Recipe, data: VerticalData) -> Federation:
     labels = Labels(*(y.to(device) for y in (data.train_labels, data.test_labels, data.validation_labels)))
     shared = labels.train if recipe.plan.algorithm == 1 else None
     parties = tuple(
-        recipe.party(m, Holding(name, *_held(data, m - 1, device), shared, data.augment), codecs)
+        recipe.party(m, Holding(name, *held(data, m - 1, device), shared, data.augment), codecs)
         for m, name in enumerate(data.names, start=1)
     )
     return Federation(recipe, codecs, recipe.server(labels, codecs), parties)
 
 
-def _held(data: VerticalData, at: int, device: torch.device) -> tuple[Rows, tuple[Rows, ...]]:
+def held(data: VerticalData, at: int, device: torch.device = _CPU) -> tuple[Rows, tuple[Rows, ...]]:
     """A party's training rows and its held-out rows; what is in memory goes to the device once."""
     held_out = (*data.validation[at : at + 1], data.test[at])
     train, *rest = (rows.to(device) if isinstance(rows, Tensor) else rows for rows in (data.train[at], *held_out))

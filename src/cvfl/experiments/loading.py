@@ -7,7 +7,7 @@ What happens here for all parties in one process, each party does alone on its o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 from cvfl.data import VerticalData
 from cvfl.data.catalogue import Wanted, load_named
 from cvfl.data.kinds import DEFAULT_MISSING
+from cvfl.data.label import Label
 from cvfl.data.organisation import Assembled, Organisation, PartyTable, assemble
 from cvfl.data.prepare import Settings
 from cvfl.data.sources import Source, open_table
 from cvfl.data.split import Shares, hashed, stratified
 from cvfl.errors import DataError
 from cvfl.experiments.config import RunConfig
+from cvfl.experiments.sections import DataConfig
 from cvfl.privacy import Aligned, AlignmentParty, AlignmentServer
 from cvfl.protocol import Loss
 from cvfl.rng import SPLIT, stream
@@ -119,12 +121,17 @@ def shared_rows(tables: list[PartyTable], config: RunConfig, on_step: OnStep = l
     parties = [AlignmentParty(m, list(ids)) for m, ids in enumerate(places, start=1)]
     aligned = align(server, parties, traffic, lambda done, total: on_step("aligning", done, total))
     assert parties[0].common is not None
-    common = sorted(parties[0].common)
-    keys, fractions = hashed(common, config.seed)
-    order = np.argsort(keys, kind="stable")
-    ids = [common[i] for i in order]
+    ids, fractions = in_order(parties[0].common, config.seed)
     rows = tuple(np.array([party[text] for text in ids], dtype=np.int64) for party in places)
-    return Rows(rows, fractions[order], aligned, traffic)
+    return Rows(rows, fractions, aligned, traffic)
+
+
+def in_order(common: Collection[str], seed: int) -> tuple[list[str], NDArray[np.float64]]:
+    """The shared ids in the order that belongs to the seed, and the number by which each is split."""
+    ids = sorted(common)
+    keys, fractions = hashed(ids, seed)
+    order = np.argsort(keys, kind="stable")
+    return [ids[i] for i in order], fractions[order]
 
 
 def _rows_as_they_are(tables: list[PartyTable], seed: int) -> Rows:
@@ -135,17 +142,27 @@ def _rows_as_they_are(tables: list[PartyTable], seed: int) -> Rows:
         raise DataError(f'data.alignment = "aligned" needs tables of the same length ({counts} rows)')
     (label,) = (table.label for table in tables if table.label)
     used = np.flatnonzero(label.known)
-    fractions = stream(seed, SPLIT, "rows").uniform(len(label.known))[used]
-    return Rows((used,) * len(tables), fractions)
+    return Rows((used,) * len(tables), row_fractions(len(label.known), seed)[used])
+
+
+def row_fractions(rows: int, seed: int) -> NDArray[np.float64]:
+    """The number by which each row is split when rows have no ids."""
+    return stream(seed, SPLIT, "rows").uniform(rows)
+
+
+def parts_of(
+    label: Label, places: NDArray[np.int64], fractions: NDArray[np.float64], data: DataConfig
+) -> NDArray[np.int8]:
+    """What each shared row is for, as the label holder decides."""
+    shares = Shares(data.test_share, data.validation_share)
+    if data.stratify and label.loss is not Loss.SQUARED:
+        return stratified(shares, fractions, label.values[places].astype(np.int64))
+    return shares.of(fractions)
 
 
 def _load_tables(config: RunConfig, tables: list[PartyTable], dtype: torch.dtype, on_step: OnStep) -> Loaded:
     rows = shared_rows(tables, config, on_step)
     at, label = next((places, table.label) for places, table in zip(rows.places, tables, strict=True) if table.label)
-    shares = Shares(config.data.test_share, config.data.validation_share)
-    if config.data.stratify and label.loss is not Loss.SQUARED:
-        parts = stratified(shares, rows.fractions, label.values[at].astype(np.int64))
-    else:
-        parts = shares.of(rows.fractions)
+    parts = parts_of(label, at, rows.fractions, config.data)
     on_party = lambda table: on_step(f"{table.party.name}: preparing", 0, 0)  # noqa: E731
     return Loaded(assemble(tables, rows.places, parts, dtype, on_party), rows.aligned, rows.traffic)

@@ -10,7 +10,7 @@ Packets are relayed unopened: one encoding serves M receivers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -81,6 +81,11 @@ class Server:
     def done(self) -> bool:
         """Whether all rounds are over and evaluated."""
         return self.t0 == self.plan.rounds and not self._awaits_evaluation()
+
+    @property
+    def settled(self) -> bool:
+        """Whether the last round is over and evaluated, and nothing of the next one is used yet."""
+        return self._phi is None and not self._awaits_evaluation()
 
     def receive(self, message: Message) -> list[tuple[int, Message]]:
         """Take in a party's message; the replies are (party, message)."""
@@ -198,7 +203,7 @@ class Server:
             "compressor": self.model_codec.state_dict(),
             "seen": self._seen,
             "loss": self.loss,
-            "evaluation": self.evaluation,
+            "evaluation": asdict(self.evaluation) if self.evaluation else None,
             "phi": self._phi,
             "embeddings": {m: bytes(packet) for m, packet in self._embeddings.items()},
             "evaluations": {m: bytes(packet) for m, packet in self._evaluations.items()},
@@ -206,7 +211,8 @@ class Server:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
-        self.t0, self.loss, self.evaluation = state["t0"], state["loss"], state["evaluation"]
+        self.t0, self.loss = state["t0"], state["loss"]
+        self.evaluation = Evaluated(**state["evaluation"]) if state["evaluation"] else None
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.model_codec.load_state_dict(state["compressor"])

@@ -52,6 +52,10 @@ class Meter:
             self._past = _summed([self._past, self._rounds.pop(passed)])
         return self._past
 
+    def go_back(self, past: Mapping[int, Traffic]) -> None:
+        """Take `past`, once returned by `through`, for all that was sent; what came after it is sent again."""
+        self._past, self._rounds = dict(past), {}
+
     @property
     def parties(self) -> dict[int, Traffic]:
         """Bytes by party since the start."""

@@ -32,6 +32,9 @@ PROTOCOL = 1
 """Version of the messages and of what they mean; it changes when either does."""
 
 
+How = Literal["known", "as-is", "align"]
+
+
 class _Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -63,12 +66,13 @@ class Have(_Message):
 
 
 class Settle(_Message):
-    """Settle your rows: as they are, or by alignment, which starts now."""
+    """Settle your rows: those known from before, all as they are, or by alignment, which starts now."""
 
     type: Literal["settle"] = "settle"
     session: int
     run: str
-    align: bool
+    m: int
+    how: How
 
 
 class Settled(_Message):

@@ -31,6 +31,11 @@ class Frame(NamedTuple):
     body: memoryview
 
 
+def kind_of(data: Bytes) -> int:
+    """The kind that a frame's header names; 0 if there is no whole header."""
+    return int(data[5]) if len(data) >= HEADER.size else 0
+
+
 def seal(kind: int, sender: int, t0: int, parts: Sequence[Bytes]) -> bytes:
     """The frame around a body that is given in parts."""
     size = sum(len(part) for part in parts)

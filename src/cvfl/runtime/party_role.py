@@ -1,0 +1,180 @@
+"""A party between any two frames: it finds its federation, settles its rows, trains, and survives a restart.
+
+No I/O but its own folder. A carrier brings frames in and takes frames out; it may break at any moment.
+
+    FOLDER/setup/        which run this is, and which rows are shared
+    FOLDER/checkpoints/  the party's complete state every few rounds
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from cvfl.errors import CvflError, DecodeError, RemoteProtocolError
+from cvfl.privacy import AlignmentParty
+from cvfl.protocol import Party
+from cvfl.runtime.checkpoint import Checkpoints
+from cvfl.wire import Message, decode, decode_setup, encode, encode_setup
+from cvfl.wire.control import (
+    Begin,
+    Control,
+    End,
+    Have,
+    Hello,
+    Recall,
+    Refusal,
+    Settle,
+    Settled,
+    Targets,
+    decode_control,
+    encode_control,
+)
+from cvfl.wire.frame import kind_of
+from cvfl.wire.setup import BLINDED, MATCHED
+
+
+class Material(Protocol):
+    """What a party brings: rows that may need alignment, perhaps the labels, and its model."""
+
+    name: str
+
+    def ids(self) -> Sequence[str]:
+        """The ids to align."""
+
+    def settle(self, common: Collection[str] | None) -> Targets | None:
+        """Take the rows that all parties share, or all; the label holder answers with the targets."""
+
+    def accept(self, targets: Targets) -> None:
+        """Hear from the label holder what each row is for."""
+
+    def sizes(self) -> list[int] | None:
+        """Training, validation and test rows once they are settled."""
+
+    def state(self) -> dict[str, Any]:
+        """What a restart needs to have the same rows again."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Have the rows that `state` told."""
+
+    def party(self, m: int, facts: dict[str, Any]) -> Party:
+        """The party machine for these facts."""
+
+
+class PartyRole:
+    """Drives one party; `done` or `refused` says that it is over."""
+
+    def __init__(
+        self, material: Material, terms: dict[str, Any], offer: dict[str, Any], folder: Path, every: int = 10
+    ) -> None:
+        self.material, self.terms, self.offer, self.every = material, terms, offer, every
+        self.party: Party | None = None
+        self.done = False
+        self.refused: str | None = None
+        self._checkpoints = Checkpoints(folder / "checkpoints")
+        self._setup = Checkpoints(folder / "setup")
+        self._run, self._m, self._session = "", 0, 0
+        self._alignment: AlignmentParty | None = None
+        if self._setup.rounds():
+            known = self._setup.load(0)
+            self._run = known["run"]
+            material.restore(known["rows"])
+
+    def hello(self) -> bytes:
+        """The first frame on a new connection."""
+        self._session, self.party, self._alignment = 0, None, None
+        return encode_control(Hello(name=self.material.name, terms=self.terms, offer=self.offer), self._m)
+
+    def receive(self, frame: bytes) -> Iterator[bytes]:
+        """Answer a frame; the answers come as they are ready."""
+        try:
+            yield from self._answers(frame)
+        except DecodeError as error:
+            raise RemoteProtocolError(f"{self.material.name}: from the server: {error}") from error
+
+    def _answers(self, frame: bytes) -> Iterable[bytes]:
+        match kind_of(frame):
+            case 1 | 2 | 3 | 4:
+                return self._round(decode(frame))
+            case kind if kind in (BLINDED, MATCHED):
+                return self._align(frame)
+        _, message = decode_control(frame)
+        if isinstance(message, Targets):
+            self.material.accept(message)
+            return self._settled()
+        return self._control(message)
+
+    def _control(self, message: Control) -> Iterable[bytes]:
+        match message:
+            case Recall(session=session):
+                self._session, self.party, self._alignment = session, None, None
+                have = Have(session=session, run=self._run, rounds=self._checkpoints.rounds())
+                return [self._say(have)]
+            case Settle(session=session, run=run, m=m, how=how) if session == self._session:
+                self._run, self._m = run, m
+                return self._settle(how)
+            case Begin(session=session, m=m, t0=t0, facts=facts) if session == self._session and m == self._m:
+                return self._begin(t0, facts)
+            case End():
+                self.done = True
+                return []
+            case Refusal(reason=reason):
+                self.refused = reason
+                return []
+        raise RemoteProtocolError(f"{self.material.name}: an unexpected {type(message).__name__} from the server")
+
+    def _settle(self, how: str) -> Iterable[bytes]:
+        if how == "known":
+            return self._settled()
+        self._checkpoints.drop_after(-1)
+        if how == "as-is":
+            return self._told(self.material.settle(None))
+        self._alignment = AlignmentParty(self._m, self.material.ids())
+        return map(encode_setup, self._alignment.start())
+
+    def _align(self, frame: bytes) -> Iterable[bytes]:
+        if self._alignment is None:
+            raise RemoteProtocolError(f"{self.material.name}: blinded ids, but no alignment is under way")
+        replies = [encode_setup(reply) for reply in self._alignment.receive(decode_setup(frame))]
+        if self._alignment.common is None:
+            return replies
+        common, self._alignment = self._alignment.common, None
+        return self._told(self.material.settle(common))
+
+    def _told(self, targets: Targets | None) -> Iterable[bytes]:
+        """The label holder says what the rows are for; the others wait until they hear it, unless they know."""
+        if targets is not None:
+            yield encode_control(targets, self._m)
+        if self.material.sizes() is not None:
+            yield from self._settled()
+
+    def _settled(self) -> Iterable[bytes]:
+        sizes = self.material.sizes()
+        if sizes is None:
+            raise RemoteProtocolError(f"{self.material.name}: rows are taken as known that are not")
+        self._setup.save(0, {"run": self._run, "rows": self.material.state()})
+        return [self._say(Settled(session=self._session, rows=sizes))]
+
+    def _begin(self, t0: int, facts: dict[str, Any]) -> Iterable[bytes]:
+        self.party = self.material.party(self._m, facts)
+        self._checkpoints.drop_after(t0)
+        if t0 > 0:
+            self.party.load_state_dict(self._checkpoints.load(t0))
+        return map(encode, self.party.start())
+
+    def _round(self, message: Message) -> Iterable[bytes]:
+        if self.party is None:
+            raise RemoteProtocolError(f"{self.material.name}: a {type(message).__name__} before the run began")
+        replies = self.party.receive(message)
+        if self.party.t0 % self.every == 0 or self.party.done:
+            self._checkpoints.save(self.party.t0, self.party.state_dict())
+        return map(encode, replies)
+
+    def _say(self, message: Control) -> bytes:
+        return encode_control(message, self._m)
+
+
+def refusal(error: CvflError, m: int) -> bytes:
+    """The frame that tells the other side why this one stops."""
+    return encode_control(Refusal(reason=str(error)), m)
