@@ -67,8 +67,8 @@ def read_stays(path: Path) -> list[Stay]:
     in_admission = Counter(row["HADM_ID"] for row in rows.values())
     stays = []
     for number, row in sorted(rows.items()):
-        patient = _owner(path, "PATIENTS", patients, row["SUBJECT_ID"], number)
-        admission = _owner(path, "ADMISSIONS", admissions, row["HADM_ID"], number)
+        patient = _owner(path, "PATIENTS", patients, "SUBJECT_ID", row)
+        admission = _owner(path, "ADMISSIONS", admissions, "HADM_ID", row)
         alone = in_admission[row["HADM_ID"]] == 1 and all(row[first] == row[last] for first, last in _SAME)
         # An unknown length of stay, or age, is no reason to believe that it is long enough.
         long = row["LOS"] is not None and row["LOS"] * 24 >= HOURS
@@ -76,7 +76,7 @@ def read_stays(path: Path) -> list[Stay]:
         if alone and long and None not in times and times[1] - times[0] >= 18 * _YEAR:
             died = admission["HOSPITAL_EXPIRE_FLAG"]
             if died not in (0, 1):
-                raise DataError(f"{_file(path, 'ADMISSIONS')}: HOSPITAL_EXPIRE_FLAG is {died} for a stay, not 0 or 1")
+                raise DataError(f"{_file(path, 'ADMISSIONS')}: HOSPITAL_EXPIRE_FLAG is {died}, not 0 or 1")
             stays.append(Stay(number, int(row["SUBJECT_ID"]), int(row["HADM_ID"]), row["INTIME"], int(died)))
     if not stays:
         raise DataError(f"{_file(path, 'ICUSTAYS')}: no adult's only stay of 48 hours or more among {len(rows)} stays")
@@ -118,9 +118,8 @@ def _items(path: Path, table: str) -> Items:
         if _plain(row["LABEL"]) in wanted and _plain(row[column]) == value
     }
     if not items:
-        raise DataError(
-            f"{_file(path, table)}: no item has a label such as {next(iter(wanted))!r}; {_get(_file(path, table))}"
-        )
+        file = _file(path, table)
+        raise DataError(f"{file}: no item has a label such as {next(iter(wanted))!r}; {_get(file)}")
     return items
 
 
@@ -166,9 +165,12 @@ def _seconds(times: pa.Array) -> pa.Array:
     return pc.utf8_slice_codeunits(times, 0, 19).cast(_TIME).cast(pa.int64())
 
 
-def _owner(path: Path, table: str, rows: Mapping[int, Row], key: float | None, stay: int) -> Row:
+def _owner(path: Path, table: str, rows: Mapping[int, Row], column: str, stay: Row) -> Row:
+    """The patient or admission of a stay."""
+    key = stay[column]
     if key is None or key not in rows:
-        raise DataError(f"{_file(path, table)}: nothing about {key} of stay {stay}; {_get(_file(path, table))}")
+        file = _file(path, table)
+        raise DataError(f"{file}: no {column} {key or 0:.0f}, of which ICUSTAYS has a stay; {_get(file)}")
     return rows[int(key)]
 
 

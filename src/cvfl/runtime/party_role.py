@@ -175,6 +175,7 @@ class PartyRole:
         return encode_control(message, self._m)
 
 
-def refusal(error: CvflError, m: int) -> bytes:
-    """The frame that tells the other side why this one stops."""
-    return encode_control(Refusal(reason=str(error)), m)
+def refusal(role: PartyRole, error: CvflError) -> bytes:
+    """The frame that tells the others that this party stops; what it says of its data stays here."""
+    reason = f"{role.material.name} stopped with a {type(error).__name__}; its own log says more"
+    return encode_control(Refusal(reason=reason), 0)

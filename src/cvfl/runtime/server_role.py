@@ -29,6 +29,7 @@ from cvfl.wire.control import (
     Hello,
     How,
     Recall,
+    Refusal,
     Settle,
     Settled,
     Targets,
@@ -39,6 +40,10 @@ from cvfl.wire.frame import kind_of
 from cvfl.wire.setup import BLINDED
 
 Replies = list[tuple[int, bytes]]
+
+
+class TermsError(RemoteProtocolError):
+    """A party was told other terms of the run than the server: nobody can go on."""
 
 
 class Desk(Protocol):
@@ -144,6 +149,8 @@ class ServerRole:
                 return self._begin() if len(self._settled) == len(self.names) else []
             case Have() | Settled():
                 return []  # of a session that is over
+            case Refusal(reason=reason):
+                raise RemoteProtocolError(reason)
         raise RemoteProtocolError(f"{self.names[m - 1]}: an unexpected {type(message).__name__}")
 
     def work(self) -> Replies:
@@ -170,7 +177,7 @@ class ServerRole:
         for key in sorted(self.terms.keys() | hello.terms.keys()):
             ours, theirs = self.terms.get(key), hello.terms.get(key)
             if ours != theirs:
-                raise RemoteProtocolError(f"{key} differs: {hello.name} has {theirs!r}, the server {ours!r}")
+                raise TermsError(f"{key} differs: {hello.name} has {theirs!r}, the server {ours!r}")
         return m
 
     def _recall(self) -> Replies:

@@ -1,0 +1,98 @@
+"""A party's gRPC carrier: one stream to the server, made again when it breaks."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable
+
+import grpc
+
+from cvfl.errors import CvflError, RemoteProtocolError
+from cvfl.runtime.grpc_channel import MAX_FRAME, METHOD, SERVICE, Identity, check_insecure, options
+from cvfl.runtime.party_role import PartyRole, refusal
+
+OnWait = Callable[[str, float], None]
+"""(why there is no connection, for how many seconds)"""
+_FINAL = {
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+
+
+def attend(
+    role: PartyRole,
+    address: str,
+    identity: Identity | None,
+    on_wait: OnWait = lambda why, seconds: None,
+    wait_limit: float = 3600.0,
+    max_frame: int = MAX_FRAME,
+    on_round: Callable[[], None] = lambda: None,
+) -> None:
+    """Take part in a federation until it ends; a connection that breaks is made again until `wait_limit` is over."""
+    if identity is None:
+        check_insecure(address)
+    pause, lost = _FIRST_PAUSE, time.monotonic()
+    while not role.done:
+        try:
+            if _session(role, address, identity, max_frame, on_round):
+                pause, lost = _FIRST_PAUSE, time.monotonic()
+            why = "the server ended the connection"
+        except grpc.RpcError as error:
+            if error.code() in _FINAL:
+                raise RemoteProtocolError(f"{role.material.name}: refused by {address}: {error.details()}") from None
+            why = f"{error.code().name.lower().replace('_', ' ')}: {error.details()}".splitlines()[0]
+        if role.refused is not None:
+            raise RemoteProtocolError(f"{role.material.name}: the server stopped: {role.refused}")
+        if role.done:
+            return
+        waited = time.monotonic() - lost
+        if waited > wait_limit:
+            raise RemoteProtocolError(f"{role.material.name}: no server at {address} for {waited:.0f} s ({why})")
+        on_wait(why, waited)
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _session(
+    role: PartyRole, address: str, identity: Identity | None, max_frame: int, on_round: Callable[[], None]
+) -> bool:
+    """One stream from its start to its end; whether the server said anything."""
+    outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    heard = False
+    with _channel(address, identity, max_frame) as channel:
+        call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(iter(outbox.get, None))
+        try:
+            outbox.put(role.hello())
+            for frame in call:
+                heard = True
+                for reply in role.receive(frame):
+                    outbox.put(reply)
+                on_round()
+                if role.done or role.refused is not None:
+                    break
+        except CvflError as error:
+            # What went wrong here is this party's own business: the others hear that, not what.
+            outbox.put(refusal(role, error))
+            raise
+        finally:
+            outbox.put(None)
+            _drain(call)
+    return heard
+
+
+def _drain(call: grpc.Call) -> None:
+    """Let what is on its way arrive, for a moment, then let go."""
+    deadline = time.monotonic() + 2.0
+    while call.is_active() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    call.cancel()
+
+
+def _channel(address: str, identity: Identity | None, max_frame: int) -> grpc.Channel:
+    if identity is None:
+        return grpc.insecure_channel(address, options(max_frame))
+    return grpc.secure_channel(address, identity.for_party(), options(max_frame))
