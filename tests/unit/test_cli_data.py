@@ -117,7 +117,10 @@ def test_a_database_is_a_party_like_any_other(folder):
             ["--party", "bank=bank.csv", "--id", "IDD", "--label", "bank.y"],
             "bank: bank.csv has no column 'IDD'; did you mean 'ID'?",
         ),
-        (["--party", "bank=bank.csv", "--id", "country", "--label", "bank.y"], "1 of 1 ids in column 'country' appear twice or more (first: DE)"),
+        (
+            ["--party", "bank=bank.csv", "--id", "country", "--label", "bank.y"],
+            "1 of 1 ids in column 'country' appear twice or more (first: DE)",
+        ),
         (["--party", "bank=bank.csv", "--id", "ID", "--label", "bank.country"], "label 'country' has only 'DE'"),
         (["--party", "bank=bank.csv", "--label", "bank.y"], "--id is missing: id column (in every table: "),
         (["--party", "bank=bank.csv", "--id", "ID"], "--label is missing"),

@@ -277,7 +277,7 @@ TABLE = {"table": "bank.csv"}
 )
 def test_sections_that_do_not_fit_are_one_line(values, message):
     with pytest.raises(ConfigError) as caught:
-        parse_config(GOOD | values)
+        load_data(parse_config(GOOD | values))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -6,9 +6,11 @@ import typer
 
 from cvfl.cli.align import align
 from cvfl.cli.bench import bench
+from cvfl.cli.certs import certs
 from cvfl.cli.data import data
 from cvfl.cli.demo import demo
 from cvfl.cli.init import init
+from cvfl.cli.roles import party, server
 from cvfl.cli.theory import theory
 from cvfl.cli.train import train
 
@@ -24,6 +26,9 @@ app.command()(demo)
 app.command()(init)
 app.command()(train)
 app.command()(align)
+app.command()(server)
+app.command()(party)
+app.command()(certs)
 app.command()(theory)
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")

@@ -55,12 +55,16 @@ class RunBar:
 
     def __call__(self, progress: RunProgress) -> None:
         """Move on to this round."""
-        report, traffic = progress.report, progress.meter.total()
+        report, traffic = progress.report, progress.sent
         if report.evaluation:
             held_out = report.evaluation.test or report.evaluation.validation
             self._metric = f"{progress.metric} {held_out[progress.metric]:.3f} " if progress.metric in held_out else ""
         status = f"loss {report.loss:.3f} {self._metric}↑{traffic.up / MB:.2f} ↓{traffic.down / MB:.2f} MB"
         self._bars.update(self._task, total=progress.rounds, completed=report.t0 + 1, status=status)
+
+    def note(self, text: str) -> None:
+        """Say something instead of the round's figures, until the next round."""
+        self._bars.update(self._task, status=text)
 
 
 class StepDisplay:

@@ -14,6 +14,7 @@ from cvfl.compress import build
 from cvfl.errors import ConfigError, suggest
 from cvfl.experiments.sections import (
     DataConfig,
+    NetworkConfig,
     OptimizerConfig,
     PartyConfig,
     PartyModelConfig,
@@ -46,6 +47,7 @@ class RunConfig(Section):
     party_model: PartyModelConfig = PartyModelConfig()
     server_model: ServerModelConfig = ServerModelConfig()
     party: dict[str, PartyConfig] = Field(default_factory=dict)
+    network: NetworkConfig = NetworkConfig()
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
@@ -82,22 +84,25 @@ class RunConfig(Section):
 
 
 def _check_parties(data: DataConfig, parties: Mapping[str, PartyConfig]) -> None:
-    """Either a data set by name, or a table at every party and a label at exactly one of them."""
+    """Names that can be used, and either a data set by name or tables of the parties."""
     for name in parties:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", name) or name == "server":
             raise ValueError(f"party.{name}: a party's name has letters, digits, - and _ and is not 'server'")
     with_table = [name for name, party in parties.items() if party.has_table]
-    if data.name is not None:
-        if with_table:
-            raise ValueError(f"data.name = {data.name!r} and a table of party {with_table[0]!r} exclude each other")
-        return
-    if not parties:
+    if data.name is not None and with_table:
+        raise ValueError(f"data.name = {data.name!r} and a table of party {with_table[0]!r} exclude each other")
+    if data.name is None and not parties:
         raise ValueError("give data.name, or a section [party.NAME] with a table for every party")
-    if missing := [name for name in parties if name not in with_table]:
-        raise ValueError(f"party.{missing[0]} has no table; give table, or url and query")
-    holders = [name for name, party in parties.items() if party.label is not None]
+
+
+def check_tables(config: RunConfig) -> None:
+    """Whether all parties can be played here: each has a table, and exactly one the label."""
+    if missing := [name for name, party in config.party.items() if not party.has_table]:
+        raise ConfigError(f"party.{missing[0]} has no table; give table, or url and query")
+    holders = [name for name, party in config.party.items() if party.label is not None]
     if len(holders) != 1:
-        raise ValueError(f"exactly one party holds the label, not {' and '.join(holders) or 'none'}; set its key label")
+        said = " and ".join(holders) or "none"
+        raise ConfigError(f"exactly one party holds the label, not {said}; set its key label")
 
 
 def load_config(path: Path, changes: Sequence[str] = ()) -> RunConfig:
@@ -116,11 +121,13 @@ def load_config(path: Path, changes: Sequence[str] = ()) -> RunConfig:
 def _found_from(folder: Path, config: RunConfig) -> RunConfig:
     """Files are named as seen from the configuration file."""
     data = config.data.model_copy(update={"path": folder / config.data.path} if config.data.path else {})
+    certificates = config.network.certificates
+    network = config.network.model_copy(update={"certificates": folder / certificates} if certificates else {})
     party = {
         name: section.model_copy(update={"table": folder / section.table}) if section.table else section
         for name, section in config.party.items()
     }
-    return config.model_copy(update={"data": data, "party": party})
+    return config.model_copy(update={"data": data, "party": party, "network": network})
 
 
 def parse_config(values: dict[str, Any], source: str = "configuration") -> RunConfig:

@@ -24,7 +24,7 @@ from cvfl.data.prepare import Settings
 from cvfl.data.sources import Source, open_table
 from cvfl.data.split import Shares, hashed, stratified
 from cvfl.errors import DataError
-from cvfl.experiments.config import RunConfig
+from cvfl.experiments.config import RunConfig, check_tables
 from cvfl.experiments.sections import DataConfig
 from cvfl.privacy import Aligned, AlignmentParty, AlignmentServer
 from cvfl.protocol import Loss
@@ -83,6 +83,7 @@ def load_data(config: RunConfig, on_step: OnStep = lambda *_: None) -> Loaded:
 
 def open_tables(config: RunConfig, stack: ExitStack, on_step: OnStep = lambda *_: None) -> list[PartyTable]:
     """Every party's table, open until the stack is closed."""
+    check_tables(config)
     return [open_party(config, name, stack, on_step) for name in config.party]
 
 

@@ -29,7 +29,7 @@ from torch import nn
 from cvfl.data.prepare import Preparation
 from cvfl.errors import ConfigError
 from cvfl.privacy import Aligned
-from cvfl.protocol import Measured
+from cvfl.protocol import Measured, Plan
 from cvfl.runtime import Meter, RoundReport, Traffic
 
 
@@ -125,16 +125,14 @@ def by_party(sent: Mapping[int, Traffic], names: tuple[str, ...]) -> dict[str, d
     return {name: traffic(sent.get(m, Traffic())) for m, name in enumerate(names, start=1)}
 
 
-def round_line(
-    report: RoundReport, epoch: float, step_size: float, meter: Meter, names: tuple[str, ...]
-) -> dict[str, Any]:
+def round_line(report: RoundReport, plan: Plan, meter: Meter, names: tuple[str, ...]) -> dict[str, Any]:
     """The metrics.jsonl line of a round; bytes are those of all rounds up to this one."""
     sent = meter.through(report.t0)
     line: dict[str, Any] = {
         "round": report.t0,
-        "epoch": epoch,
+        "epoch": (report.t0 + 1) / plan.rounds_per_epoch,
         "loss": report.loss,
-        "step_size": step_size,
+        "step_size": plan.eta(report.t0),
         "seconds": report.seconds,
         "bytes": traffic(sum(sent.values(), Traffic())),
         "by_party": by_party(sent, names),

@@ -33,7 +33,7 @@ _FACTS = TypeAdapter(Facts)
 
 def terms_of(config: RunConfig) -> dict[str, Any]:
     """The keys that all roles must have alike; what a party decides for itself is in its offer."""
-    values = config.model_dump(mode="json", exclude={"party", "party_model", "compressor", "device"})
+    values = config.model_dump(mode="json", exclude={"party", "party_model", "compressor", "device", "network"})
     private = {"path", "id", "prepare"}
     data = {f"data.{key}": value for key, value in values.pop("data").items() if key not in private}
     return values | data
@@ -199,7 +199,7 @@ class NamedDesk:
 
     def server(self, facts: dict[str, Any]) -> Server:
         """The server with its labels."""
-        recipe = recipe_of(self.config, _read(facts), [_elsewhere] * len(self.names))
+        recipe = recipe_of(self.config, read_facts(facts), [elsewhere] * len(self.names))
         device = recipe.plan.device
         labels = Labels(*(y.to(device) for y in (self._labels.train, self._labels.test, self._labels.validation)))
         return recipe.server(labels, recipe.codecs())
@@ -254,8 +254,8 @@ def _party(
     labels: Tensor,
     data: VerticalData | None = None,
 ) -> Party:
-    known = _read(facts)
-    recipe = recipe_of(config, known, [maker if j == m else _elsewhere for j in range(1, len(known.names) + 1)])
+    known = read_facts(facts)
+    recipe = recipe_of(config, known, [maker if j == m else elsewhere for j in range(1, len(known.names) + 1)])
     shared = (
         recipe.plan.loss.labels(labels, recipe.plan.dtype).to(recipe.plan.device) if config.algorithm == 1 else None
     )
@@ -263,7 +263,8 @@ def _party(
     return recipe.party(m, holding, recipe.codecs())
 
 
-def _elsewhere() -> nn.Module:
+def elsewhere() -> nn.Module:
+    """Stands for the model of a role that is on another machine."""
     raise LocalProtocolError("the model of another role is not here")
 
 
@@ -289,7 +290,8 @@ def _facts(
     }
 
 
-def _read(facts: dict[str, Any]) -> Facts:
+def read_facts(facts: dict[str, Any]) -> Facts:
+    """Facts as they came over the wire, checked."""
     try:
         return _FACTS.validate_python(facts)
     except ValidationError as error:

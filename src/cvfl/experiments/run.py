@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from cvfl import theory
 from cvfl.data import VerticalData
 from cvfl.data.organisation import Assembled
 from cvfl.experiments import record
 from cvfl.experiments.config import RunConfig
 from cvfl.experiments.federation import Federation, make_federation, make_recipe
 from cvfl.experiments.loading import Loaded, load_data
-from cvfl.protocol import Evaluated, Measured
-from cvfl.protocol.metrics import BETTER_LOW, headline
+from cvfl.experiments.summary import summarise
+from cvfl.protocol.metrics import headline
 from cvfl.protocol.recipe import MakeModel
-from cvfl.runtime import Meter, RoundReport, rounds
+from cvfl.runtime import Meter, RoundReport, Traffic, rounds
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Progress:
 
     report: RoundReport
     rounds: int
-    meter: Meter
+    sent: Traffic
     metric: str
 
 
@@ -91,65 +90,22 @@ def _train(
     on_round: Callable[[Progress], None],
 ) -> RunResult:
     plan, names, meter, history = federation.plan, federation.recipe.names, Meter(), []
-    began, total, last, best = time.perf_counter(), Measured(), None, None
+    began = time.perf_counter()
     try:
         for report in rounds(federation.server, federation.parties, meter):
-            epoch = (report.t0 + 1) / plan.rounds_per_epoch
-            line = record.round_line(report, epoch, plan.eta(report.t0), meter, names)
+            line = record.round_line(report, plan, meter, names)
             history.append(line)
-            total = sum(report.measured.values(), total)
-            last = report.evaluation or last
-            best = better(best, report.evaluation, headline(plan.loss))
             if directory:
                 directory.line(line)
-            on_round(Progress(report, plan.rounds, meter, headline(plan.loss)))
+            on_round(Progress(report, plan.rounds, meter.total(), headline(plan.loss)))
     except KeyboardInterrupt:
         if not history:
             raise
     models = {"server": federation.server.model} | {party.holding.name: party.model for party in federation.parties}
-    summary = {
-        "name": name,
-        "seed": config.seed,
-        "rounds": len(history),
-        "completed": len(history) == plan.rounds,
-        "metric": headline(plan.loss),
-        "metrics": {part: getattr(last, part) if last else {} for part in ("train", "validation", "test")},
-        "best": asdict(best) if best else None,
-        "rows": {"train": plan.rows, "validation": plan.validation_rows, "test": plan.test_rows},
+    hashes = {role: record.fingerprint(model) for role, model in models.items()}
+    summary = summarise(config, name, federation.recipe, history, meter, hashes, time.perf_counter() - began)
+    summary |= {
         "classes": list(loaded.assembled.classes),
         "alignment": record.alignment(loaded.aligned, loaded.alignment_traffic),
-        "bytes": record.traffic(meter.total())
-        | {"total": meter.total().total, "by_party": record.by_party(meter.parties, names)},
-        "formula_bytes": formula_bytes(federation, len(history)),
-        "compression_error": record.error(total),
-        "seconds": time.perf_counter() - began,
-        "parameters": {role: record.fingerprint(model) for role, model in models.items()},
-        "config": config.model_dump(mode="json"),
-        "versions": record.versions(),
     }
     return RunResult(summary, history, models)
-
-
-def better(best: Evaluated | None, new: Evaluated | None, metric: str) -> Evaluated | None:
-    """The evaluation with the better validation metric; without validation rows there is none to choose by."""
-    if new is None or metric not in new.validation:
-        return best
-    sign = -1 if metric in BETTER_LOW else 1
-    return new if best is None or sign * new.validation[metric] > sign * best.validation[metric] else best
-
-
-def formula_bytes(federation: Federation, R: int) -> int:
-    """Bytes by the formula that the paper's authors plot: each round in full, nominal bits, no headers or indices."""
-    plan = federation.plan
-    theta_0 = sum(value.numel() for value in federation.server.model.parameters())
-    P = max(plan.widths)
-    compressor = federation.codecs.embeddings[1].compressor
-    cost = 0.0
-    for t0 in range(R):
-        bits = compressor.nominal_bits(t0)
-        if plan.algorithm == 1:
-            cost += theory.authors_cost(1, plan.M, plan.batch_size, P, theta_0, bits)
-        else:
-            gradient = federation.codecs.gradients[1].compressor.nominal_bits(t0)
-            cost += theory.algorithm2_traffic(1, plan.batch_size, plan.widths, bits, gradient).total
-    return round(cost)

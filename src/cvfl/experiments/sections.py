@@ -115,3 +115,14 @@ class PartyConfig(Section):
     def _without_password(self, url: str | None) -> str | None:
         """A password never reaches a record of the run."""
         return url and re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)
+
+
+class NetworkConfig(Section):
+    """How roles on several machines reach each other, and how patient they are. Not part of the terms of a run."""
+
+    address: str = "127.0.0.1:8443"
+    certificates: Path | None = None
+    on_missing: Literal["wait", "fail"] = "wait"
+    wait_limit: float = Field(default=3600.0, gt=0)
+    checkpoint_every: int = Field(default=10, ge=1)
+    max_frame_mb: int = Field(default=256, ge=1, le=1024)

@@ -1,6 +1,6 @@
 """Carriers of messages between roles."""
 
-from cvfl.runtime.inprocess import RoundReport, rounds
+from cvfl.runtime.inprocess import RoundReport, one_thread_a_role, rounds
 from cvfl.runtime.meter import Meter, Traffic
 
-__all__ = ["Meter", "RoundReport", "Traffic", "rounds"]
+__all__ = ["Meter", "RoundReport", "Traffic", "one_thread_a_role", "rounds"]

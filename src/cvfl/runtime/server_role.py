@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -89,6 +90,7 @@ class ServerRole:
         self.names, self.terms, self.desk, self.every = tuple(names), terms, desk, every
         self.on_round, self.on_back = on_round, on_back
         self.server: Server | None = None
+        self.facts: dict[str, Any] = {}
         self.aligned: Aligned | None = None
         self.done = False
         self.meter, self.setup_meter, self.sent_again = Meter(), Meter(), 0
@@ -104,6 +106,7 @@ class ServerRole:
             known = self._setup.load(0)
             self._run = known["run"]
             desk.restore(known["labels"])
+            self.aligned = Aligned(**known["aligned"]) if known["aligned"] else None
 
     @property
     def missing(self) -> list[str]:
@@ -216,8 +219,9 @@ class ServerRole:
                 raise RemoteProtocolError(
                     f"{self.names[m - 1]} has {rows} training, validation and test rows, the server {sizes}"
                 )
-        self._setup.save(0, {"run": self._run, "labels": self.desk.state()})
-        facts = self.desk.facts([self._offers[m] for m in range(1, len(self.names) + 1)])
+        aligned = asdict(self.aligned) if self.aligned else None
+        self._setup.save(0, {"run": self._run, "labels": self.desk.state(), "aligned": aligned})
+        self.facts = facts = self.desk.facts([self._offers[m] for m in range(1, len(self.names) + 1)])
         rounds = [set(have.rounds) for have in self._have.values() if have.run == self._run]
         common = set(self._checkpoints.rounds()).intersection(*rounds) if len(rounds) == len(self.names) else set()
         self._go_back(max(common, default=0), facts)

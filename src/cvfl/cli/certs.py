@@ -1,0 +1,31 @@
+"""`cvfl certs`: an authority and one certificate a role."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from cvfl.cli.errors import one_line
+from cvfl.runtime.certificates import make_certificates
+
+
+def certs(
+    folder: Annotated[Path, typer.Argument(help="Folder for the certificates; an authority in it is used again.")],
+    server: Annotated[list[str], typer.Option(help="Host name or address of the server; repeat for more.")],
+    party: Annotated[list[str], typer.Option(help="Name of a party; repeat for more.")],
+    days: Annotated[int, typer.Option(min=1, help="Days that certificates are valid.")] = 365,
+) -> None:
+    """Make a certificate authority and a certificate for the server and for every party.
+
+    Give every role ca.crt and its own two files, and nobody ca.key.
+
+    Example: cvfl certs certs --server cvfl.example.org --party hospital --party bank
+    """
+    console = Console()
+    with one_line():
+        for path in make_certificates(folder, server, party, days):
+            console.print(str(path), highlight=False)
+        console.print(f"{folder / 'ca.crt'} is for everyone, {folder / 'ca.key'} for nobody else", highlight=False)

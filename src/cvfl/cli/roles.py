@@ -1,0 +1,115 @@
+"""`cvfl server` and `cvfl party`: one role of a federation on this machine."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from cvfl.cli.errors import one_line
+from cvfl.cli.observers import observed
+from cvfl.cli.tables import results_table
+from cvfl.cli.train import free_path
+from cvfl.errors import ConfigError
+from cvfl.experiments.config import RunConfig, load_config
+from cvfl.experiments.serve import PartyRun, ServerRun
+from cvfl.runtime import one_thread_a_role
+
+Config = Annotated[Path, typer.Argument(help="Configuration file (TOML).")]
+Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key; repeat for more.")]
+State = Annotated[Path | None, typer.Option(help="Folder for checkpoints; state/CONFIG/ROLE when not given.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS; for this machine only.")]
+LogJson = Annotated[bool, typer.Option("--log-json", help="Print JSON lines instead of a live display.")]
+Board = Annotated[Path | None, typer.Option("--tensorboard", help="Write scalars for TensorBoard to this folder.")]
+
+
+def server(
+    config: Config,
+    out: Annotated[Path | None, typer.Option(help="Run directory to write; runs/NAME-SEED when not given.")] = None,
+    state: State = None,
+    change: Changes = None,
+    insecure: Insecure = False,
+    log_json: LogJson = False,
+    tensorboard: Board = None,
+) -> None:
+    """Run the server of a federation: wait for all parties, train, write the run directory.
+
+    Started again after a crash it goes on from the newest round that all roles have.
+
+    Example: cvfl server federation.toml --set network.address=0.0.0.0:8443 --set network.certificates=certs
+    """
+    from cvfl.runtime.grpc_server import FederationServer  # noqa: PLC0415  an extra
+
+    console = Console()
+    with one_line(), observed(console, config.stem, log_json, tensorboard) as seen, one_thread_a_role():
+        settings = load_config(config, change or [])
+        run = ServerRun(settings, config.stem, state or Path("state") / config.stem / "server", seen.round)
+        network = settings.network
+        carrier = FederationServer(
+            run.role,
+            network.address,
+            _identity(settings, "server", insecure),
+            network.on_missing,
+            network.wait_limit,
+            network.max_frame_mb << 20,
+        )
+        host = network.address.rpartition(":")[0]
+        seen.event("listening", address=f"{host}:{carrier.port}", parties=", ".join(run.role.names))
+        carrier.run(lambda missing, seconds: seen.wait(", ".join(missing), seconds))
+        result = run.finish(out or free_path(Path("runs") / f"{config.stem}-{settings.seed}"))
+        seen.event("finished", rounds=result.summary["rounds"], out=str(result.path))
+    if not log_json:
+        console.print(results_table([result.summary]))
+
+
+def party(
+    config: Config,
+    name: Annotated[str, typer.Option(help="Which party this is; its certificate has the same name.")],
+    out: Annotated[Path | None, typer.Option(help="Where the party's model goes; models/CONFIG by default.")] = None,
+    state: State = None,
+    change: Changes = None,
+    insecure: Insecure = False,
+    log_json: LogJson = False,
+) -> None:
+    """Run one party of a federation: it needs its own section, its own table, the server's address and a certificate.
+
+    Example: cvfl party federation.toml --name hospital --set network.address=cvfl.example.org:8443
+    """
+    from cvfl.runtime.grpc_party import attend  # noqa: PLC0415  an extra
+
+    console = Console()
+    with one_line(), ExitStack() as stack, observed(console, name, log_json, None) as seen, one_thread_a_role():
+        settings = load_config(config, change or [])
+        run = PartyRun(settings, name, state or Path("state") / config.stem / name, stack, seen.step)
+        network = settings.network
+
+        def on_frame() -> None:
+            if run.role.party is not None:
+                seen.step(f"{name}: rounds", run.role.party.t0, run.role.party.plan.rounds)
+
+        attend(
+            run.role,
+            network.address,
+            _identity(settings, name, insecure),
+            lambda why, seconds: seen.wait(f"the server at {network.address} ({why})", seconds),
+            network.wait_limit,
+            network.max_frame_mb << 20,
+            on_frame,
+        )
+        target = out or Path("models") / config.stem
+        run.finish(target)
+        seen.event("finished", model=str(target / f"{name}.safetensors"))
+
+
+def _identity(config: RunConfig, name: str, insecure: bool):  # type: ignore[no-untyped-def]
+    from cvfl.runtime.grpc_channel import Identity, check_insecure  # noqa: PLC0415  an extra
+
+    if insecure:
+        check_insecure(config.network.address)
+        return None
+    if config.network.certificates is None:
+        raise ConfigError("network.certificates: say where the certificates are; `cvfl certs` makes them")
+    return Identity.load(config.network.certificates, name)

@@ -1,0 +1,186 @@
+"""One role of a federation on this machine: the server with its records, or a party with its table."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cvfl.errors import ConfigError, suggest
+from cvfl.experiments import record
+from cvfl.experiments.config import RunConfig
+from cvfl.experiments.federation import recipe_of
+from cvfl.experiments.loading import OnStep, load_data, open_party
+from cvfl.experiments.roles import NamedDesk, NamedRows, TableDesk, TableRows, elsewhere, offer_of, read_facts, terms_of
+from cvfl.experiments.run import Progress, RunResult
+from cvfl.experiments.summary import summarise
+from cvfl.protocol import Recipe
+from cvfl.protocol.metrics import headline
+from cvfl.runtime import RoundReport
+from cvfl.runtime.party_role import PartyRole
+from cvfl.runtime.server_role import ServerRole
+
+OnRound = Callable[[Progress], None]
+
+
+class Journal:
+    """The lines of a run as they come, kept beside the checkpoints, so that a restarted server goes on with them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.lines = path, _read_lines(path)
+
+    def append(self, line: dict[str, Any]) -> None:
+        """Add the line of a round."""
+        self.lines.append(line)
+        with self.path.open("a", encoding="utf-8") as file:
+            print(json.dumps(line), file=file)
+
+    def back(self, t0: int) -> None:
+        """Forget the rounds from t0 on."""
+        self.lines = [line for line in self.lines if line["round"] < t0]
+        partial = self.path.with_suffix(".partial")
+        partial.write_text("".join(json.dumps(line) + "\n" for line in self.lines), encoding="utf-8")
+        partial.replace(self.path)
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """All whole lines; the last one may be torn."""
+    lines: list[dict[str, Any]] = []
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            lines.append(json.loads(text))
+        except ValueError:
+            break
+    return lines
+
+
+@dataclass
+class ServerRun:
+    """The server role and what it records; `role` goes to a carrier, `finish` writes the run directory."""
+
+    config: RunConfig
+    name: str
+    state: Path
+    on_round: OnRound = lambda progress: None
+    role: ServerRole = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.desk, names = _desk(self.config)
+        fresh_state(self.state, terms_of(self.config))
+        self._journal = Journal(self.state / "metrics.jsonl")
+        self._began = time.perf_counter()
+        self.role = ServerRole(
+            names,
+            terms_of(self.config),
+            self.desk,
+            self.state,
+            self.config.network.checkpoint_every,
+            self._record,
+            self._journal.back,
+        )
+
+    def _record(self, report: RoundReport) -> None:
+        assert self.role.server is not None
+        plan, meter = self.role.server.plan, self.role.meter
+        self._journal.append(record.round_line(report, plan, meter, self.role.names))
+        self.on_round(Progress(report, plan.rounds, meter.total(), headline(plan.loss)))
+
+    def recipe(self) -> Recipe:
+        """The recipe of the run that has begun."""
+        facts = read_facts(self.role.facts)
+        return recipe_of(self.config, facts, [elsewhere] * len(facts.names))
+
+    def finish(self, out: Path, parties: Mapping[str, Path] | None = None) -> RunResult:
+        """Write the run directory; `parties` are folders of parties on this machine whose results belong in it."""
+        assert self.role.server is not None
+        history, model = self._journal.lines, self.role.server.model
+        hashes = {"server": record.fingerprint(model)}
+        folders = parties or {}
+        for name, folder in folders.items():
+            hashes[name] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))["parameters"]
+        seconds = time.perf_counter() - self._began
+        summary = summarise(self.config, self.name, self.recipe(), history, self.role.meter, hashes, seconds)
+        summary["alignment"] = record.alignment(self.role.aligned, self.role.setup_meter)
+        summary["sent_again"] = self.role.sent_again
+        with record.RunDirectory(out) as directory:
+            for line in history:
+                directory.line(line)
+            directory.json("config.json", self.config.model_dump(mode="json"))
+            directory.json("summary.json", summary)
+            directory.parameters({"server": model})
+            for name, folder in folders.items():
+                for file in folder.glob(f"{name}.*"):
+                    if file.suffix != ".json":
+                        shutil.copy(file, directory.partial / "parameters" / file.name)
+            from cvfl.experiments.report import write_report  # noqa: PLC0415  matplotlib is slow to load
+
+            write_report([directory.partial], directory.partial / "report.html")
+        shutil.rmtree(self.state, ignore_errors=True)
+        return RunResult(summary, history, {"server": model}, out)
+
+
+@dataclass
+class PartyRun:
+    """The party role and what it holds; `role` goes to a carrier, `finish` writes its model."""
+
+    config: RunConfig
+    name: str
+    state: Path
+    stack: ExitStack
+    on_step: OnStep = lambda *_: None
+    role: PartyRole = field(init=False)
+
+    def __post_init__(self) -> None:
+        fresh_state(self.state, terms_of(self.config))
+        self._rows = self._material()
+        terms, offer = terms_of(self.config), offer_of(self.config, self.name)
+        self.role = PartyRole(self._rows, terms, offer, self.state, self.config.network.checkpoint_every)
+
+    def _material(self) -> NamedRows | TableRows:
+        if self.config.data.name is not None:
+            return NamedRows(self.config, self.name, load_data(self.config, self.on_step).data)
+        if self.name not in self.config.party:
+            raise ConfigError(f"there is no section party.{self.name}{suggest(self.name, self.config.party)}")
+        if not self.config.party[self.name].has_table:
+            raise ConfigError(f"party.{self.name} has no table; give table, or url and query")
+        return TableRows(self.config, open_party(self.config, self.name, self.stack, self.on_step))
+
+    def finish(self, out: Path) -> None:
+        """Write the party's model, its preparation and the hash of its parameters; the state is no longer needed."""
+        assert self.role.party is not None
+        model = self.role.party.model
+        out.mkdir(parents=True, exist_ok=True)
+        (out / f"{self.name}.safetensors").write_bytes(record.serialised(model))
+        if isinstance(self._rows, TableRows) and self._rows.preparation:
+            self._rows.preparation.save(out / f"{self.name}.preparation")
+        facts = {"parameters": record.fingerprint(model), "versions": record.versions()}
+        (out / f"{self.name}.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        shutil.rmtree(self.state, ignore_errors=True)
+
+
+def fresh_state(folder: Path, terms: dict[str, Any]) -> None:
+    """Make the folder of a role's state; what belongs to other terms is of no use and is removed."""
+    known = folder / "terms.json"
+    text = json.dumps(terms, sort_keys=True)
+    if known.exists() and known.read_text(encoding="utf-8") == text:
+        return
+    if folder.exists() and not known.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} holds other things than the state of a role; choose another --state")
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        folder.mkdir(parents=True)
+        known.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be written: {error.strerror}") from None
+
+
+def _desk(config: RunConfig) -> tuple[NamedDesk, tuple[str, ...]]:
+    if config.data.name is None:
+        return TableDesk(config, tuple(config.party)), tuple(config.party)
+    data = load_data(config).data
+    return NamedDesk(config, data), data.names
