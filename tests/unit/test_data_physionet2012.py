@@ -186,7 +186,7 @@ def test_a_bad_file_is_one_line_that_names_it(folder: Path, name: str, content: 
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("name", "file"), [("set-b", "set-b.zip"), ("Outcomes-b.txt", "Outcomes-b.txt")])
+@pytest.mark.parametrize(("name", "file"), [("set-b", "set-b.tar.gz"), ("Outcomes-b.txt", "Outcomes-b.txt")])
 def test_an_absent_file_says_where_it_is_to_be_had(folder: Path, name: str, file: str) -> None:
     place = folder / name
     shutil.rmtree(place) if place.is_dir() else place.unlink()

@@ -79,6 +79,7 @@ class StepDisplay:
             TimeRemainingColumn(compact=True),
             console=console,
             transient=True,
+            disable=not console.is_terminal,
         )
         self._step, self._task = "", TaskID(0)
 

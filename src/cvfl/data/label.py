@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.preprocessing import LabelEncoder, StandardScaler
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from cvfl.data.table import Kind, Table
+from cvfl.data.table import Categories, Kind, Table
 from cvfl.errors import DataError, suggest
 from cvfl.protocol import Loss
 
@@ -38,39 +38,38 @@ class Label:
 
 def read_label(table: Table, column: str, positive: str | None = None, loss: Loss | None = None) -> Label:
     """Read a label: two classes, several, or a quantity, unless `loss` says which."""
-    texts, known = _texts(table, column, loss)
-    if texts is None:
+    found = _classes(table, column, loss)
+    if found is None:
         values = table.numbers(column)
         return Label(column, values, ~np.isnan(values), Loss.SQUARED)
-    encoder = LabelEncoder().fit(texts[known])
-    classes = _ordered([str(name) for name in encoder.classes_], table, column, positive)
+    names = [found.values[code] for code in np.unique(found.codes) if code >= 0]
+    classes = _ordered(names, table, column, positive)
     if len(classes) < 2:
         shown = f"only {classes[0]!r}" if classes else "no value"
         raise DataError(f"{table.name}: label {column!r} has {shown} in all rows; two classes are needed")
     if loss is Loss.BINARY and len(classes) > 2:
         raise DataError(f'{table.name}: label {column!r} has {len(classes)} classes; loss = "binary" takes two')
     places = {name: i for i, name in enumerate(classes)}
-    numbers = np.array([places.get(text, -1) for text in texts], dtype=np.int64)
+    numbers = np.array([*(places.get(name, -1) for name in found.values), -1], dtype=np.int64)[found.codes]
     chosen = loss or (Loss.BINARY if len(classes) == 2 else Loss.MULTICLASS)
-    return Label(column, numbers, known, chosen, classes)
+    return Label(column, numbers, found.codes >= 0, chosen, classes)
 
 
-def _texts(table: Table, column: str, loss: Loss | None) -> tuple[NDArray[np.object_] | None, NDArray[np.bool_]]:
-    """The classes as text, or None for a quantity; and which rows have a label."""
+def _classes(table: Table, column: str, loss: Loss | None) -> Categories | None:
+    """The label as classes, or None for a quantity."""
     match table.kind(column):
         case Kind.CATEGORY if loss is not Loss.SQUARED:
-            found = table.categories(column)
-            return np.array([*found.values, ""], dtype=object)[found.codes], found.codes >= 0
+            return table.categories(column)
         case Kind.NUMBER:
             numbers = table.numbers(column)
-            known = ~np.isnan(numbers)
-            different = np.unique(numbers[known])
+            different = np.unique(numbers[~np.isnan(numbers)])
             whole = bool((different == np.round(different)).all())
             if loss is Loss.SQUARED or (loss is None and not (whole and len(different) <= MAX_NUMBERED_CLASSES)):
-                return None, known
+                return None
             if not whole:
                 raise DataError(f'{table.name}: label {column!r} is a quantity, not a class; use loss = "squared"')
-            return np.array([f"{value:g}" for value in np.where(known, numbers, 0)], dtype=object), known
+            codes = np.where(np.isnan(numbers), -1, np.searchsorted(different, numbers)).astype(np.int32)
+            return Categories(codes, tuple(f"{value:g}" for value in different))
     raise DataError(f"{table.name}: label {column!r} is a {table.kind(column)}; it must be a class or a number")
 
 

@@ -38,7 +38,7 @@ from cvfl.protocol import Loss
 HOME = "https://physionet.org/content/challenge-2012/1.0.0/"
 FILES = tuple(
     (f"https://physionet.org/files/challenge-2012/1.0.0/{file}", file)
-    for file in ("set-a.zip", "set-b.zip", "Outcomes-a.txt", "Outcomes-b.txt")
+    for file in ("set-a.tar.gz", "set-b.tar.gz", "Outcomes-a.txt", "Outcomes-b.txt")
 )
 
 
@@ -190,7 +190,7 @@ def _read_set(path: Path, letter: str) -> tuple[Grid, Integers]:
     except OSError as error:
         raise DataError(f"{error.filename}: {error.strerror}") from None
     if not texts:
-        raise DataError(f"{folder}: no records; {_get(folder.name + '.zip')} and unpack it there")
+        raise DataError(f"{folder}: no records; {_get(folder.name + '.tar.gz')} and unpack it there")
     for file, text in texts.items():
         _check_start(file, text)
     measured = parsed_together(texts, _parsed, "unpack its archive again").plausible(_LOW, _HIGH)

@@ -54,9 +54,16 @@ class VerticalData:
 def _check_rows(name: str, split: str, table: Rows, labels: Tensor) -> None:
     if len(table) != len(labels):
         raise DataError(f"{name}: {len(table)} {split} rows, but there are {len(labels)} {split} labels")
-    if isinstance(table, Tensor) and not bool(torch.isfinite(table).all()):
-        row = int((~torch.isfinite(table).reshape(len(table), -1).all(1)).nonzero()[0])
-        raise DataError(f"{name}: {split} row {row} holds a NaN or an infinite value; impute or drop it")
+    if not isinstance(table, Tensor):
+        return
+    for start in range(0, len(table), _CHECKED):
+        finite = torch.isfinite(table[start : start + _CHECKED]).flatten(1).all(1)
+        if not bool(finite.all()):
+            row = start + int((~finite).nonzero()[0])
+            raise DataError(f"{name}: {split} row {row} holds a NaN or an infinite value; impute or drop it")
+
+
+_CHECKED = 1 << 16  # rows looked at together: a check of all at once would take the memory of the table again
 
 
 def _check_classes(train: Tensor, test: Tensor, loss: Loss) -> None:

@@ -91,6 +91,9 @@ def _check_parties(data: DataConfig, parties: Mapping[str, PartyConfig]) -> None
     with_table = [name for name, party in parties.items() if party.has_table]
     if data.name is not None and with_table:
         raise ValueError(f"data.name = {data.name!r} and a table of party {with_table[0]!r} exclude each other")
+    if data.name is not None and (data.validation_share or data.stratify):
+        key = "validation_share" if data.validation_share else "stratify"
+        raise ValueError(f"data.{key} is for tables of the parties; {data.name} has its own split")
     if data.name is None and not parties:
         raise ValueError("give data.name, or a section [party.NAME] with a table for every party")
 
