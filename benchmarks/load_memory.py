@@ -3,7 +3,7 @@
     python benchmarks/load_memory.py --rows 10000000 --format parquet --format csv
 
 A file of random floats is written in pieces. A fresh process then opens it, reads column after column into one float32
-tensor, and measures its peak of resident memory above what it had before it opened the table. Linux only: the peak
+tensor (with --prepare: as a party does, imputed, standardised and split; the last column is the label), and measures its peak of resident memory above what it had before it opened the table. Linux only: the peak
 comes from /proc, because getrusage hands a process the peak of its parent.
 """
 
@@ -25,7 +25,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import torch
 
+import cvfl
 from cvfl.data.sources import Source, open_table
+from cvfl.experiments.loading import load_data
 from cvfl.rng import stream
 
 PIECE = 100_000
@@ -77,9 +79,23 @@ def load(path: Path) -> Load:
     return Load(x.numel() * x.element_size(), peak - before, seconds)
 
 
-def measure(path: Path) -> Load:
+def prepare(path: Path, columns: int) -> Load:
+    """Load a table all the way to the training and test rows of a party, in this process."""
+    party = {"bank": {"table": str(path), "label": f"x{columns - 1}"}}
+    config = cvfl.configure(data={"alignment": "aligned"}, step_size={"eta": 0.1}, epochs=1, party=party)
+    before = memory("VmRSS")
+    started = time.perf_counter()
+    data = load_data(config).data
+    seconds = time.perf_counter() - started
+    rows = [part for part in (*data.train, *data.test) if isinstance(part, torch.Tensor)]
+    return Load(sum(x.numel() * x.element_size() for x in rows), memory("VmHWM") - before, seconds)
+
+
+def measure(path: Path, columns: int, prepared: bool) -> Load:
     """Load a table in a process of its own."""
-    found = subprocess.run([sys.executable, __file__, "--load", str(path)], capture_output=True, text=True, check=True)
+    command = [sys.executable, __file__, "--load", str(path), "--columns", str(columns)]
+    command += ["--prepare"] if prepared else []
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
     return Load(**json.loads(found.stdout))
 
 
@@ -88,16 +104,18 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--columns", type=int, default=20)
     parser.add_argument("--format", action="append", choices=["parquet", "csv"])
+    parser.add_argument("--prepare", action="store_true")
     parser.add_argument("--load", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.load:
-        print(json.dumps(load(chosen.load)._asdict()))
+        took = prepare(chosen.load, chosen.columns) if chosen.prepare else load(chosen.load)
+        print(json.dumps(took._asdict()))
         return
     for suffix in chosen.format or ["parquet"]:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / f"table.{suffix}"
             write(path, chosen.rows, chosen.columns)
-            took = measure(path)
+            took = measure(path, chosen.columns, chosen.prepare)
             print(
                 f"{suffix}: {chosen.rows:,} x {chosen.columns}, file {path.stat().st_size / 1e6:,.0f} MB: "
                 f"peak {took.extra_bytes / 1e6:,.0f} MB = {took.ratio:.2f} x the tensor's "
