@@ -3,8 +3,9 @@
     python benchmarks/load_memory.py --rows 10000000 --format parquet --format csv
 
 A file of random floats is written in pieces. A fresh process then opens it, reads column after column into one float32
-tensor (with --prepare: as a party does, imputed, standardised and split; the last column is the label), and measures its peak of resident memory above what it had before it opened the table. Linux only: the peak
-comes from /proc, because getrusage hands a process the peak of its parent.
+tensor (with --prepare: as a party does, imputed, standardised and split; the last column is the label), and measures
+its peak of resident memory above what it had before it opened the table. Linux only: the peak comes from /proc, because
+getrusage hands a process the peak of its parent.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from rich.console import Console
 from cvfl.cli.display import MB, RunDisplay, StepDisplay
 from cvfl.errors import ConfigError
 from cvfl.experiments.run import Progress
+from cvfl.protocol import Evaluated
+from cvfl.runtime import RoundReport, Traffic
 
 
 class Observer:
@@ -53,6 +55,7 @@ class JsonLines(Observer):
         """Loss, bytes and, when there is one, the evaluation."""
         report, sent = progress.report, progress.sent
         values: dict[str, Any] = {"round": report.t0, "rounds": progress.rounds, "loss": report.loss}
+        values["metric"] = progress.metric
         values |= {"seconds": report.seconds, "up": sent.up, "down": sent.down, "evaluation": sent.evaluation}
         if report.evaluation:
             values |= {"train": report.evaluation.train, "test": report.evaluation.test}
@@ -156,3 +159,25 @@ def observed(console: Console, name: str, log_json: bool, tensorboard: Path | No
         board = TensorBoard(tensorboard)
         stack.callback(board.writer.close)
         yield Several(shown, board)
+
+
+def replay(seen: Observer) -> Callable[[Mapping[str, Any]], None]:
+    """Show the events that another process printed as JSON lines as if they had happened here."""
+
+    def pass_on(event: Mapping[str, Any]) -> None:
+        match event["event"]:
+            case "round":
+                seen.round(_progress(event))
+            case "wait":
+                seen.wait(event["who"], event["seconds"])
+            case "step":
+                seen.step(event["step"], 0, 0)
+
+    return pass_on
+
+
+def _progress(event: Mapping[str, Any]) -> Progress:
+    metrics = {part: event.get(part, {}) for part in ("train", "validation", "test")}
+    evaluated = Evaluated(event["round"], **metrics) if metrics["train"] else None
+    report = RoundReport(event["round"], event["loss"], event["seconds"], evaluated)
+    return Progress(report, event["rounds"], Traffic(event["up"], event["down"], event["evaluation"]), event["metric"])

@@ -46,7 +46,7 @@ def server(
     console = Console()
     with one_line(), observed(console, config.stem, log_json, tensorboard) as seen, one_thread_a_role():
         settings = load_config(config, change or [])
-        run = ServerRun(settings, config.stem, state or Path("state") / config.stem / "server", seen.round)
+        run = ServerRun(settings, settings.compressor, state or Path("state") / config.stem / "server", seen.round)
         network = settings.network
         carrier = FederationServer(
             run.role,

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from cvfl.cli.align import alignment_line
-from cvfl.cli.display import RunDisplay, StepDisplay
 from cvfl.cli.errors import one_line
+from cvfl.cli.observers import Observer, observed, replay
 from cvfl.cli.tables import results_table
-from cvfl.experiments.config import load_config
+from cvfl.experiments.config import RunConfig, load_config
 from cvfl.experiments.loading import load_data
+from cvfl.experiments.local import train_grpc
 from cvfl.experiments.run import train as run
+
+
+class Runtime(StrEnum):
+    """What carries the messages."""
+
+    INPROCESS = "inprocess"
+    GRPC = "grpc"
 
 
 def train(
@@ -23,8 +32,13 @@ def train(
     change: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key; repeat for more.")
     ] = None,
+    runtime: Annotated[
+        Runtime, typer.Option(help="In this process, as processes over gRPC, or on FLARE.")
+    ] = Runtime.INPROCESS,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Print JSON lines instead of a live display.")] = False,
+    tensorboard: Annotated[Path | None, typer.Option(help="Write scalars for TensorBoard to this folder.")] = None,
 ) -> None:
-    """Train a federation in this process and write its run directory.
+    """Train a federation on this machine and write its run directory; every runtime gives the same result.
 
     Example: cvfl train examples/digits.toml --set compressor=scalar:bits=2 --set seed=7 --out runs/scalar-7
     """
@@ -32,17 +46,26 @@ def train(
     with one_line():
         settings = load_config(config, change or [])
         target = out or free_path(Path("runs") / f"{config.stem}-{settings.seed}")
-        with StepDisplay(console) as steps:
-            loaded = load_data(settings, steps)
-        if loaded.aligned:
-            console.print(alignment_line(loaded.aligned), highlight=False)
-        with RunDisplay(console).shown() as display:
-            result = run(settings, loaded, out=target, on_round=display.bar(config.stem))
-        console.print(results_table([result.summary]))
+        with observed(console, config.stem, log_json, tensorboard) as seen:
+            match runtime:
+                case Runtime.INPROCESS:
+                    summary = _in_process(settings, target, seen)
+                case Runtime.GRPC:
+                    summary = train_grpc(config, change or [], target, replay(seen))
+        if log_json:
+            return
+        console.print(results_table([summary]))
         console.print(f"{target}: summary.json, metrics.jsonl, report.html", highlight=False)
-        if not result.summary["completed"]:
-            console.print(f"stopped after {result.summary['rounds']} rounds", highlight=False)
+        if not summary["completed"]:
+            console.print(f"stopped after {summary['rounds']} rounds", highlight=False)
             raise typer.Exit(130)
+
+
+def _in_process(config: RunConfig, out: Path, seen: Observer) -> dict[str, Any]:
+    loaded = load_data(config, seen.step)
+    if loaded.aligned:
+        seen.event(alignment_line(loaded.aligned))
+    return run(config, loaded, out=out, on_round=seen.round).summary
 
 
 def free_path(path: Path) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,15 +95,11 @@ class ServerRun:
         facts = read_facts(self.role.facts)
         return recipe_of(self.config, facts, [elsewhere] * len(facts.names))
 
-    def finish(self, out: Path, parties: Mapping[str, Path] | None = None) -> RunResult:
-        """Write the run directory; `parties` are folders of parties on this machine whose results belong in it."""
+    def finish(self, out: Path) -> RunResult:
+        """Write the run directory; the state is no longer needed."""
         assert self.role.server is not None
         history, model = self._journal.lines, self.role.server.model
-        hashes = {"server": record.fingerprint(model)}
-        folders = parties or {}
-        for name, folder in folders.items():
-            hashes[name] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))["parameters"]
-        seconds = time.perf_counter() - self._began
+        hashes, seconds = {"server": record.fingerprint(model)}, time.perf_counter() - self._began
         summary = summarise(self.config, self.name, self.recipe(), history, self.role.meter, hashes, seconds)
         summary["alignment"] = record.alignment(self.role.aligned, self.role.setup_meter)
         summary["sent_again"] = self.role.sent_again
@@ -113,10 +109,6 @@ class ServerRun:
             directory.json("config.json", self.config.model_dump(mode="json"))
             directory.json("summary.json", summary)
             directory.parameters({"server": model})
-            for name, folder in folders.items():
-                for file in folder.glob(f"{name}.*"):
-                    if file.suffix != ".json":
-                        shutil.copy(file, directory.partial / "parameters" / file.name)
             from cvfl.experiments.report import write_report  # noqa: PLC0415  matplotlib is slow to load
 
             write_report([directory.partial], directory.partial / "report.html")
@@ -177,6 +169,11 @@ def fresh_state(folder: Path, terms: dict[str, Any]) -> None:
         known.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be written: {error.strerror}") from None
+
+
+def federation_names(config: RunConfig) -> tuple[str, ...]:
+    """The parties of a federation in their order."""
+    return tuple(config.party) if config.data.name is None else load_data(config).data.names
 
 
 def _desk(config: RunConfig) -> tuple[NamedDesk, tuple[str, ...]]:
