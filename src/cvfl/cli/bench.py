@@ -13,6 +13,7 @@ from rich.table import Table
 
 from cvfl.cli.errors import one_line
 from cvfl.experiments.bench import CODEC_SHAPES, CODECS, ROUND_SHAPES, bench_codec, bench_round
+from cvfl.experiments.bench_runtime import PAYLOADS, bench_grpc
 
 bench = typer.Typer(help="Measure speed and memory on this machine; keep it quiet meanwhile.", no_args_is_help=True)
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON list instead of a table.")]
@@ -75,3 +76,26 @@ def _table(first: str, *others: str) -> Table:
     for name in others:
         table.add_column(name, justify="right")
     return table
+
+
+@bench.command()
+def runtime(
+    as_json: AsJson = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds a payload.")] = 200,
+) -> None:
+    """Time a round of 4 parties over mutual TLS, beside an echo of the same bytes over bare gRPC streams.
+
+    Example: cvfl bench runtime --json
+    """
+    with one_line():
+        console = Console(stderr=True)
+        payloads = track(PAYLOADS, "payloads", console=console, transient=True)
+        results = [bench_grpc(payload, rounds) for payload in payloads]
+    if as_json:
+        typer.echo(json.dumps([asdict(result) for result in results], indent=2))
+        return
+    table = _table("runtime", "payload each way", "median ms", "p95 ms", "bare ms", "ratio")
+    for result in results:
+        figures = (result.median_ms, result.p95_ms, result.bare_ms, result.ratio)
+        table.add_row(result.runtime, f"{result.payload // 1000} KB", *(f"{figure:.2f}" for figure in figures))
+    Console().print(table)

@@ -13,6 +13,7 @@ from cvfl.cli.align import alignment_line
 from cvfl.cli.errors import one_line
 from cvfl.cli.observers import Observer, observed, replay
 from cvfl.cli.tables import results_table
+from cvfl.errors import ConfigError
 from cvfl.experiments.config import RunConfig, load_config
 from cvfl.experiments.loading import load_data
 from cvfl.experiments.local import train_grpc
@@ -35,6 +36,9 @@ def train(
     runtime: Annotated[
         Runtime, typer.Option(help="In this process, as processes over gRPC, or on FLARE.")
     ] = Runtime.INPROCESS,
+    emulate_latency: Annotated[
+        float, typer.Option(min=0, metavar="MS", help="With --runtime grpc: add this round-trip time to the way.")
+    ] = 0.0,
     log_json: Annotated[bool, typer.Option("--log-json", help="Print JSON lines instead of a live display.")] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Write scalars for TensorBoard to this folder.")] = None,
 ) -> None:
@@ -45,13 +49,15 @@ def train(
     console = Console()
     with one_line():
         settings = load_config(config, change or [])
+        if emulate_latency and runtime is not Runtime.GRPC:
+            raise ConfigError("--emulate-latency needs --runtime grpc: in one process nothing travels")
         target = out or free_path(Path("runs") / f"{config.stem}-{settings.seed}")
         with observed(console, config.stem, log_json, tensorboard) as seen:
             match runtime:
                 case Runtime.INPROCESS:
                     summary = _in_process(settings, target, seen)
                 case Runtime.GRPC:
-                    summary = train_grpc(config, change or [], target, replay(seen))
+                    summary = train_grpc(config, change or [], target, replay(seen), emulate_latency)
         if log_json:
             return
         console.print(results_table([summary]))

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,12 +19,22 @@ from typing import Any, Self
 from cvfl.errors import RemoteProtocolError
 from cvfl.experiments.config import load_config
 from cvfl.experiments.serve import federation_names
+from cvfl.runtime.delay import DelayProxy
 
 OnEvent = Callable[[Mapping[str, Any]], None]
 
 
-def train_grpc(path: Path, changes: Sequence[str], out: Path, on_event: OnEvent = lambda event: None) -> dict[str, Any]:
-    """Train a federation as processes of this machine; events of the server are passed on, the summary is returned."""
+def train_grpc(
+    path: Path,
+    changes: Sequence[str],
+    out: Path,
+    on_event: OnEvent = lambda event: None,
+    round_trip_ms: float = 0.0,
+) -> dict[str, Any]:
+    """Train a federation as processes of this machine; events of the server are passed on, the summary is returned.
+
+    With `round_trip_ms` the way between parties and server is that much longer.
+    """
     from cvfl.runtime.certificates import make_certificates  # noqa: PLC0415  an extra
 
     names = federation_names(load_config(path, changes))
@@ -39,9 +50,11 @@ def train_grpc(path: Path, changes: Sequence[str], out: Path, on_event: OnEvent 
 
         start("server", "server", "127.0.0.1:0", "--out", str(out.absolute()))
         address = roles.wait_for("server", "listening")["address"]
-        for name in names:
-            start(name, "party", address, "--name", name, "--out", str(home / "models"))
-        roles.run(on_event)
+        with DelayProxy(address, round_trip_ms / 1e3) if round_trip_ms else nullcontext() as proxy:
+            for name in names:
+                where = proxy.address if proxy else address
+                start(name, "party", where, "--name", name, "--out", str(home / "models"))
+            roles.run(on_event)
         return add_parties(out, names, home / "models")
 
 
