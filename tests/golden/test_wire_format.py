@@ -34,6 +34,7 @@ from cvfl.wire import (
     packed_size,
     unpack,
 )
+from cvfl.wire.control import Recall, Targets, decode_control, encode_control
 
 HERE = Path(__file__).parent
 PAGE = (HERE.parents[1] / "docs" / "wire-format.md").read_text(encoding="utf-8")
@@ -88,6 +89,7 @@ def test_everything_is_covered():
     assert {"topk:bits=16", "topk:bits=8,by=entry"} <= set(specs)
     assert {Example(name).says["message"] for name in named("frame-")} == set(MESSAGES)
     assert {Example(name).says["message"] for name in named("setup-")} == set(SETUPS)
+    assert {Example(name).says["message"] for name in named("control-")} == set(CONTROLS)
     assert {name.removeprefix("indices-") for name in named("indices-")} == {"bitmap.hex", "raw.hex", "delta.hex"}
 
 
@@ -203,3 +205,19 @@ def test_frames_of_the_alignment(name):
     assert encode_setup(message) == example.bytes
     assert decode_setup(example.bytes) == message
     assert encode_setup(decode_setup(example.bytes)) == example.bytes
+
+
+CONTROLS = {
+    "Recall": lambda e: Recall.model_validate_json(e.says["json"]),
+    "Targets": lambda e: Targets(
+        e["m"], e["loss"], e["outputs"], bytes(e["parts"]), np.array(e["labels"], dtype="<f8").tobytes()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", named("control-"))
+def test_frames_by_which_roles_find_together(name):
+    example = Example(name)
+    message = CONTROLS[example.says["message"]](example)
+    assert encode_control(message, example["m"]) == example.bytes
+    assert decode_control(example.bytes) == (example["m"], message)

@@ -12,6 +12,7 @@ from cvfl.compress import Context, build
 from cvfl.errors import DecodeError
 from cvfl.protocol.codec import Codec
 from cvfl.wire import HEADER, Broadcast, Embedding, decode, decode_packet, decode_setup, encode
+from cvfl.wire.control import decode_control
 
 HERE = Path(__file__).parent
 PAGE = (HERE.parents[1] / "docs" / "wire-format.md").read_text(encoding="utf-8")
@@ -102,6 +103,33 @@ SETUPS = {
     ],
     "A5": [header(MATCHED, 25, b"\6")],
 }
+RECALL, TARGETS = golden("control-recall"), golden("control-targets")
+CONTROLS = {
+    "R1": [FRAME, BLINDED, header(RECALL, 5, b"\x09"), header(RECALL, 8, b"\1"), header(TARGETS, 8, b"\1")],
+    "R2": [
+        with_body(RECALL, text)
+        for text in (
+            b"",
+            b"{",
+            b"[]",
+            b"null",
+            b'{"session":2}',
+            b'{"type":"racall","session":2}',
+            b'{"type":"recall"}',
+            b'{"type":"recall","session":"2"}',
+            b'{"type":"recall","session":2.5}',
+            b'{"type":"recall","session":2,"more":1}',
+            b"\xff\xfe",
+        )
+    ],
+    "R3": [with_body(RECALL, b'{"type":"refusal","reason":"' + b"x" * (1 << 20) + b'"}')],
+    "R4": [
+        with_body(TARGETS, TARGETS[20:-1]),
+        with_body(TARGETS, TARGETS[20:] + b"\0"),
+        with_body(TARGETS, TARGETS[20:25]),
+        header(TARGETS, 23, b"\xff\xff\xff\xff"),
+    ],
+}
 RANGE = struct.pack("<ff", -1.0, 1.0)
 
 
@@ -163,7 +191,7 @@ RECEIVERS = {
 def test_every_line_of_the_page_has_a_test():
     section = PAGE.partition("## What a decoder must refuse")[2]
     assert set(re.findall(r"^- `([A-Z]\d+)`", section, flags=re.M)) == set(
-        FRAMES.keys() | SETUPS.keys() | PACKETS.keys() | COMPRESSORS.keys() | RECEIVERS.keys()
+        FRAMES.keys() | SETUPS.keys() | CONTROLS.keys() | PACKETS.keys() | COMPRESSORS.keys() | RECEIVERS.keys()
     )
 
 
@@ -180,6 +208,14 @@ def test_frames_of_the_alignment(rule):
     for bad in SETUPS[rule]:
         with pytest.raises(DecodeError):
             decode_setup(bad)
+
+
+@pytest.mark.parametrize("rule", CONTROLS)
+def test_frames_by_which_roles_find_together(rule):
+    decode_control(RECALL), decode_control(TARGETS)
+    for bad in CONTROLS[rule]:
+        with pytest.raises(DecodeError):
+            decode_control(bad)
 
 
 @pytest.mark.parametrize("rule", PACKETS)
