@@ -1,7 +1,13 @@
 from __future__ import annotations
 
+import json
+import os
 import re
 import runpy
+import shutil
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,3 +45,22 @@ def test_links_between_pages_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
         if not target.startswith("http"):
             assert (path.parent / target).exists(), target
+
+
+def test_three_organisations_start_on_one_machine(tmp_path: Path) -> None:
+    folder = shutil.copytree(ROOT / "examples" / "three-organisations", tmp_path / "three")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for path in folder.glob("*.toml"):
+        path.write_text(path.read_text().replace(":8443", f":{port}"))
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "start.sh"], cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads((folder / "runs" / "server-0" / "summary.json").read_text())
+    assert summary["completed"]
+    assert 250 < summary["alignment"]["common"] < 390
+    assert summary["metrics"]["test"]["roc_auc"] > 0.75
+    assert {path.name for path in (folder / "models").iterdir()} >= {"hospital.safetensors", "bank.preparation"}
