@@ -1,4 +1,4 @@
-"""Write the tables of a hospital, a bank and an insurer about overlapping people, made from scikit-learn's diabetes data.
+"""Write the tables of a hospital, a bank and an insurer about overlapping people, from scikit-learn's diabetes data.
 
 Each table has its own people and columns; about 300 of the 442 people are in all three.
 """

@@ -56,7 +56,7 @@ def test_three_organisations_start_on_one_machine(tmp_path: Path) -> None:
         path.write_text(path.read_text().replace(":8443", f":{port}"))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
-        ["bash", "start.sh"], cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=300
+        ["bash", "start.sh"], cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((folder / "runs" / "server-0" / "summary.json").read_text())
