@@ -128,7 +128,8 @@ class Party:
         return phi
 
     def _embedding(self) -> Embedding:
-        self._h = h = self._forward()
+        # After a restart h_m is there already: computing it again would move the statistics of normalisation layers.
+        self._h = h = self._forward() if self._h is None else self._h
         data = self.codecs[self.m].encode(h, self.t0)
         # Measured where it is reported: on the rounds that an evaluation follows.
         self.measured = self.codecs[self.m].measure(h, data, self.t0) if self._reports() else None
