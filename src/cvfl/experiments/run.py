@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from cvfl.data.organisation import Assembled
 from cvfl.experiments import record
 from cvfl.experiments.config import RunConfig
 from cvfl.experiments.federation import Federation, make_federation, make_recipe
+from cvfl.experiments.keep import Keep
 from cvfl.experiments.loading import Loaded, load_data
 from cvfl.experiments.summary import summarise
 from cvfl.protocol.metrics import headline
@@ -50,17 +52,20 @@ def train(
     on_round: Callable[[Progress], None] = lambda progress: None,
     models: Sequence[MakeModel] | None = None,
     server_model: MakeModel | None = None,
+    keep: Keep | None = None,
+    workers: int | None = None,
 ) -> RunResult:
     """Train as configured, on own data and models if given; with `out` the run directory is written.
 
-    Ctrl-C ends the run after its last full round.
+    Ctrl-C ends the run after its last full round; a run with `keep` is taken up again by the same call instead.
     """
     loaded = _loaded(config, data)
     federation = make_federation(make_recipe(config, loaded.data, models, server_model), loaded.data)
+    name = name or config.compressor
     if out is None:
-        return _train(config, federation, loaded, name or config.compressor, None, on_round)
+        return _train(config, federation, loaded, name, on_round, keep, workers)
     with record.RunDirectory(out) as directory:
-        result = _train(config, federation, loaded, name or config.compressor, directory, on_round)
+        result = _train(config, federation, loaded, name, on_round, keep, workers, directory)
         directory.json("config.json", config.model_dump(mode="json"))
         directory.json("summary.json", result.summary)
         directory.parameters(result.models)
@@ -86,24 +91,38 @@ def _train(
     federation: Federation,
     loaded: Loaded,
     name: str,
-    directory: record.RunDirectory | None,
     on_round: Callable[[Progress], None],
+    keep: Keep | None,
+    workers: int | None,
+    directory: record.RunDirectory | None = None,
 ) -> RunResult:
-    plan, names, meter, history = federation.plan, federation.recipe.names, Meter(), []
+    plan, names, meter = federation.plan, federation.recipe.names, Meter()
+    history: list[dict[str, Any]] = []
+    on_settled: Callable[[], None] = lambda: None  # noqa: E731
+    if keep:
+        keep.restore(federation, meter)
+        history += keep.journal.lines
+        on_settled = partial(keep.settled, federation, meter)
+    if directory:
+        for line in history:
+            directory.line(line)
     began = time.perf_counter()
     try:
-        for report in rounds(federation.server, federation.parties, meter):
+        for report in rounds(federation.server, federation.parties, meter, workers, on_settled):
             line = record.round_line(report, plan, meter, names)
             history.append(line)
+            if keep:
+                keep.journal.append(line)
             if directory:
                 directory.line(line)
             on_round(Progress(report, plan.rounds, meter.total(), headline(plan.loss)))
     except KeyboardInterrupt:
-        if not history:
+        if keep or not history:
             raise
     models = {"server": federation.server.model} | {party.holding.name: party.model for party in federation.parties}
     hashes = {role: record.fingerprint(model) for role, model in models.items()}
-    summary = summarise(config, name, federation.recipe, history, meter, hashes, time.perf_counter() - began)
+    seconds = time.perf_counter() - began if not keep else sum(line["seconds"] for line in history)
+    summary = summarise(config, name, federation.recipe, history, meter, hashes, seconds)
     summary |= {
         "classes": list(loaded.assembled.classes),
         "alignment": record.alignment(loaded.aligned, loaded.alignment_traffic),

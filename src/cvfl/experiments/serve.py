@@ -15,6 +15,7 @@ from cvfl.errors import ConfigError, suggest
 from cvfl.experiments import record
 from cvfl.experiments.config import RunConfig
 from cvfl.experiments.federation import recipe_of
+from cvfl.experiments.keep import Journal
 from cvfl.experiments.loading import OnStep, load_data, open_party
 from cvfl.experiments.roles import NamedDesk, NamedRows, TableDesk, TableRows, elsewhere, offer_of, read_facts, terms_of
 from cvfl.experiments.run import Progress, RunResult
@@ -26,37 +27,6 @@ from cvfl.runtime.party_role import PartyRole
 from cvfl.runtime.server_role import ServerRole
 
 OnRound = Callable[[Progress], None]
-
-
-class Journal:
-    """The lines of a run as they come, kept beside the checkpoints, so that a restarted server goes on with them."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.lines = path, _read_lines(path)
-
-    def append(self, line: dict[str, Any]) -> None:
-        """Add the line of a round."""
-        self.lines.append(line)
-        with self.path.open("a", encoding="utf-8") as file:
-            print(json.dumps(line), file=file)
-
-    def back(self, t0: int) -> None:
-        """Forget the rounds from t0 on."""
-        self.lines = [line for line in self.lines if line["round"] < t0]
-        partial = self.path.with_suffix(".partial")
-        partial.write_text("".join(json.dumps(line) + "\n" for line in self.lines), encoding="utf-8")
-        partial.replace(self.path)
-
-
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """All whole lines; the last one may be torn."""
-    lines: list[dict[str, Any]] = []
-    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        try:
-            lines.append(json.loads(text))
-        except ValueError:
-            break
-    return lines
 
 
 @dataclass

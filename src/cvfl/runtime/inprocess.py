@@ -21,6 +21,8 @@ from cvfl.protocol import Evaluated, Measured, Party, Server
 from cvfl.runtime.meter import Meter
 from cvfl.types import SERVER, Direction
 from cvfl.wire import Message, decode, encode
+from cvfl.wire.frame import kind_of
+from cvfl.wire.message import EVALUATION
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,17 @@ class RoundReport:
     measured: dict[int, Measured] = field(default_factory=dict)
 
 
-def rounds(server: Server, parties: Sequence[Party], meter: Meter, workers: int | None = None) -> Iterator[RoundReport]:
-    """Run the federation round by round; `workers` = 1 runs one role after another, None finds out what is faster."""
+def rounds(
+    server: Server,
+    parties: Sequence[Party],
+    meter: Meter,
+    workers: int | None = None,
+    on_settled: Callable[[], None] = lambda: None,
+) -> Iterator[RoundReport]:
+    """Run the federation round by round; `workers` = 1 runs one role after another, None finds out what is faster.
+
+    `on_settled` is called between rounds, when the state of all roles is complete and a run can start from it again.
+    """
     with (
         one_thread_a_role(),
         _Crew(workers or min(os.cpu_count() or 1, 1 + len(parties)), workers is None) as crew,
@@ -50,7 +61,9 @@ def rounds(server: Server, parties: Sequence[Party], meter: Meter, workers: int 
             tasks = [partial(_answer, meter, party, down[party.m]) for party in parties]
             up = crew.run(server.train, tasks)
             loss = server.loss
-            replies = _deliver(server, up)
+            _deliver(server, [[frame for frame in frames if kind_of(frame) == EVALUATION] for frames in up])
+            on_settled()
+            replies = _deliver(server, [[frame for frame in frames if kind_of(frame) != EVALUATION] for frames in up])
             evaluated = server.evaluation if server.evaluation and server.evaluation.t0 == t0 else None
             yield RoundReport(t0, loss, time.perf_counter() - began, evaluated, measured)
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from cvfl.types import Direction
 from cvfl.wire import HEADER, Bytes
-
-_EVALUATION_KIND = 4
+from cvfl.wire.message import EVALUATION
 
 
 @dataclass
@@ -39,7 +38,7 @@ class Meter:
         """Count a frame to or from party m, for the round that it names."""
         _, _, kind, _, t0, _, _ = HEADER.unpack_from(frame)
         traffic = self._rounds.setdefault(t0, {}).setdefault(m, Traffic())
-        if kind == _EVALUATION_KIND:
+        if kind == EVALUATION:
             traffic.evaluation += len(frame)
         elif direction is Direction.UP:
             traffic.up += len(frame)

@@ -74,12 +74,14 @@ class PartyRole:
         self.refused: str | None = None
         self._checkpoints = Checkpoints(folder / "checkpoints")
         self._setup = Checkpoints(folder / "setup")
-        self._run, self._m, self._session = "", 0, 0
+        self._run, self._settling, self._m, self._session = "", "", 0, 0
+        self._facts: dict[str, Any] = {}
         self._alignment: AlignmentParty | None = None
         if self._setup.rounds():
             known = self._setup.load(0)
             self._run = known["run"]
             material.restore(known["rows"])
+            self._end_again(known["end"])
 
     def hello(self) -> bytes:
         """The first frame on a new connection."""
@@ -112,11 +114,12 @@ class PartyRole:
                 have = Have(session=session, run=self._run, rounds=self._checkpoints.rounds())
                 return [self._say(have)]
             case Settle(session=session, run=run, m=m, how=how) if session == self._session:
-                self._run, self._m = run, m
+                self._settling, self._m = run, m
                 return self._settle(how)
             case Begin(session=session, m=m, t0=t0, facts=facts) if session == self._session and m == self._m:
                 return self._begin(t0, facts)
-            case End():
+            case End() if self.party is not None and self.party.done:
+                self._keep({"m": self._m, "t0": self.party.t0, "facts": self._facts})
                 self.done = True
                 return []
             case Refusal(reason=reason):
@@ -127,6 +130,7 @@ class PartyRole:
     def _settle(self, how: str) -> Iterable[bytes]:
         if how == "known":
             return self._settled()
+        self._run = ""  # until the rows are settled anew, there is nothing to go back to
         self._checkpoints.drop_after(-1)
         if how == "as-is":
             return self._told(self.material.settle(None))
@@ -153,10 +157,22 @@ class PartyRole:
         sizes = self.material.sizes()
         if sizes is None:
             raise RemoteProtocolError(f"{self.material.name}: rows are taken as known that are not")
-        self._setup.save(0, {"run": self._run, "rows": self.material.state()})
+        self._run = self._settling
+        self._keep(None)
         return [self._say(Settled(session=self._session, rows=sizes))]
 
+    def _keep(self, end: dict[str, Any] | None) -> None:
+        self._setup.save(0, {"run": self._run, "rows": self.material.state(), "end": end})
+
+    def _end_again(self, end: dict[str, Any] | None) -> None:
+        """A party that ended before it could hand over its model needs nobody to do so."""
+        if end is not None and end["t0"] in self._checkpoints.rounds():
+            self.party = self.material.party(end["m"], end["facts"])
+            self.party.load_state_dict(self._checkpoints.load(end["t0"]))
+            self.done = True
+
     def _begin(self, t0: int, facts: dict[str, Any]) -> Iterable[bytes]:
+        self._facts = facts
         self.party = self.material.party(self._m, facts)
         self._checkpoints.drop_after(t0)
         if t0 > 0:
@@ -169,7 +185,9 @@ class PartyRole:
         replies = self.party.receive(message)
         if self.party.t0 % self.every == 0 or self.party.done:
             self._checkpoints.save(self.party.t0, self.party.state_dict())
-        return map(encode, replies)
+        yield from map(encode, replies)
+        if self.party.done:
+            yield self._say(Have(session=self._session, run=self._run, rounds=[self.party.t0]))
 
     def _say(self, message: Control) -> bytes:
         return encode_control(message, self._m)

@@ -20,7 +20,7 @@ from cvfl.runtime.checkpoint import Checkpoints
 from cvfl.runtime.inprocess import RoundReport
 from cvfl.runtime.meter import Meter, Traffic
 from cvfl.types import SERVER, Direction
-from cvfl.wire import decode, decode_setup, encode, encode_setup
+from cvfl.wire import Blinded, Embedding, Evaluation, decode, decode_setup, encode, encode_setup
 from cvfl.wire.control import (
     PROTOCOL,
     Begin,
@@ -99,6 +99,7 @@ class ServerRole:
         self._offers: dict[int, dict[str, Any]] = {}
         self._have: dict[int, Have] = {}
         self._settled: dict[int, list[int]] = {}
+        self._complete: set[int] = set()
         self._alignment: AlignmentServer | None = None
         self._pending = False
         self._reported, self._clock = 0, time.perf_counter()
@@ -107,6 +108,7 @@ class ServerRole:
             self._run = known["run"]
             desk.restore(known["labels"])
             self.aligned = Aligned(**known["aligned"]) if known["aligned"] else None
+            self._end_again(known["facts"])
 
     @property
     def missing(self) -> list[str]:
@@ -124,27 +126,30 @@ class ServerRole:
         m = self._checked(hello, name)
         self._offers[m] = hello.offer
         self.setup_meter.add(m, Direction.UP, frame)
-        return m, [] if self.missing or self.done else self._recall()
+        if self.done:
+            return m, self._farewell(m)
+        return m, [] if self.missing else self._recall()
 
     def leave(self, m: int) -> None:
         """A party's connection is gone; the run waits until it is back."""
         self._offers.pop(m, None)
-        self._have, self._settled = {}, {}
-        self.server, self._alignment, self._pending = None, None, False
+        if not self.done:
+            self._forget()
 
     def receive(self, m: int, frame: bytes) -> Replies:
         """Take in a frame of party m."""
+        if self.done:
+            return []  # whatever it is, the run is over
         kind = kind_of(frame)
         if kind in (1, 2, 3, 4):
             return self._round(m, frame)
         self.setup_meter.add(m, Direction.UP, frame)
         if kind == BLINDED:
-            return self._align(frame)
+            return self._align(m, frame)
         _, message = decode_control(frame)
         match message:
             case Have(session=session) if session == self._session:
-                self._have[m] = message
-                return self._agree() if len(self._have) == len(self.names) else []
+                return self._has(m, message)
             case Targets():
                 return self._targets(m, message)
             case Settled(session=session, rows=rows) if session == self._session:
@@ -162,10 +167,12 @@ class ServerRole:
             self._pending = False
             self.server.train()
         self._advance()
-        if self.server is not None and self.server.done and not self.done:
-            self.done = True
-            return self._to_all(lambda m: End(rounds=self.server.t0 if self.server else 0))
-        return []
+        if self.done or self.server is None or not self.server.done or len(self._complete) < len(self.names):
+            return []
+        self._save(self.server)
+        self.done = True
+        rounds = self.server.t0
+        return self._to_all(lambda m: End(rounds=rounds))
 
     def _checked(self, hello: Hello, name: str | None) -> int:
         if hello.protocol != PROTOCOL:
@@ -185,8 +192,21 @@ class ServerRole:
 
     def _recall(self) -> Replies:
         self._session += 1
-        self._have, self._settled, self._alignment, self.server, self._pending = {}, {}, None, None, False
+        self._forget()
         return self._to_all(lambda m: Recall(session=self._session))
+
+    def _forget(self) -> None:
+        """End a session: what parties said in it counts no longer."""
+        self._have, self._settled, self._complete = {}, {}, set()
+        self.server, self._alignment, self._pending = None, None, False
+
+    def _has(self, m: int, have: Have) -> Replies:
+        """Before the rounds: where a party can go back to. After them: that it has kept the end."""
+        if self.server is not None:
+            self._complete |= {m} if self.server.plan.rounds in have.rounds else set()
+            return []
+        self._have[m] = have
+        return self._agree() if len(self._have) == len(self.names) else []
 
     def _agree(self) -> Replies:
         known = (
@@ -199,14 +219,25 @@ class ServerRole:
             self._alignment = AlignmentServer(self.names) if how == "align" else None
         return self._to_all(lambda m: Settle(session=self._session, run=self._run, m=m, how=how))
 
-    def _align(self, frame: bytes) -> Replies:
+    def _align(self, m: int, frame: bytes) -> Replies:
         if self._alignment is None:
             return []  # of a session that is over
-        replies = self._alignment.receive(decode_setup(frame))
+        message = decode_setup(frame)
+        if isinstance(message, Blinded):
+            self._check_sender(m, message.m)
+        replies = self._alignment.receive(message)
         self.aligned = self._alignment.aligned
+        if self.aligned is not None:
+            self._alignment = None  # blinded ids take much room
         return self._sent(self.setup_meter, [(m, encode_setup(reply)) for m, reply in replies])
 
+    def _check_sender(self, m: int, named: int) -> None:
+        if named != m:
+            raise RemoteProtocolError(f"{self.names[m - 1]}: a message in the name of role {named}")
+
     def _targets(self, m: int, targets: Targets) -> Replies:
+        if len(self._have) < len(self.names) or self.server is not None:
+            return []  # of a session that is over
         self.desk.accept(targets)
         frame = encode_control(self.desk.passed_on(targets), SERVER)
         others = [(j, frame) for j in range(1, len(self.names) + 1) if j != m]
@@ -220,13 +251,33 @@ class ServerRole:
                     f"{self.names[m - 1]} has {rows} training, validation and test rows, the server {sizes}"
                 )
         aligned = asdict(self.aligned) if self.aligned else None
-        self._setup.save(0, {"run": self._run, "labels": self.desk.state(), "aligned": aligned})
         self.facts = facts = self.desk.facts([self._offers[m] for m in range(1, len(self.names) + 1)])
+        known = {"run": self._run, "labels": self.desk.state(), "aligned": aligned, "facts": facts}
+        self._setup.save(0, known)
         rounds = [set(have.rounds) for have in self._have.values() if have.run == self._run]
         common = set(self._checkpoints.rounds()).intersection(*rounds) if len(rounds) == len(self.names) else set()
         self._go_back(max(common, default=0), facts)
         t0 = self._reported
         return self._to_all(lambda m: Begin(session=self._session, m=m, t0=t0, facts=facts))
+
+    def _end_again(self, facts: dict[str, Any]) -> None:
+        """The state after the last round is written when every party has its own: such a run is over."""
+        rounds, server = self._checkpoints.rounds(), self.desk.server(facts)
+        if rounds and rounds[-1] == server.plan.rounds:
+            self.facts, self.done = facts, True
+            self._go_back(rounds[-1], facts)
+
+    def _farewell(self, m: int) -> Replies:
+        """For a party that was away when the run ended: it has the last round, and hears that it was the last."""
+        assert self.server is not None
+        session, t0 = self._session, self.server.t0
+        messages = (
+            Recall(session=session),
+            Settle(session=session, run=self._run, m=m, how="known"),
+            Begin(session=session, m=m, t0=t0, facts=self.facts),
+            End(rounds=t0),
+        )
+        return self._sent(self.setup_meter, [(m, encode_control(message, SERVER)) for message in messages])
 
     def _go_back(self, t0: int, facts: dict[str, Any]) -> None:
         """Restore the state before round t0; bytes that were sent for later rounds are counted as sent again."""
@@ -247,6 +298,8 @@ class ServerRole:
         if self.server is None:
             return []  # of a session that is over
         message = decode(frame)
+        if isinstance(message, Embedding | Evaluation):
+            self._check_sender(m, message.m)
         self.meter.add(m, Direction.UP, frame)
         replies = self.server.receive(message)
         self._advance()
@@ -263,10 +316,13 @@ class ServerRole:
         measured = {SERVER: server.measured} if server.measured else {}
         self.on_round(RoundReport(t0, server.loss, now - self._clock, evaluation, measured))
         self._reported, self._clock = server.t0, now
-        if server.t0 % self.every == 0 or server.t0 == server.plan.rounds:
-            sent = {m: (t.up, t.down, t.evaluation) for m, t in self.meter.through(t0).items()}
-            state = server.state_dict() | {"embeddings": {}, "evaluations": {}}
-            self._checkpoints.save(server.t0, {"server": state, "bytes": sent, "sent_again": self.sent_again})
+        if server.t0 % self.every == 0 and server.t0 < server.plan.rounds:
+            self._save(server)
+
+    def _save(self, server: Server) -> None:
+        sent = {m: (t.up, t.down, t.evaluation) for m, t in self.meter.through(server.t0 - 1).items()}
+        state = server.state_dict() | {"embeddings": {}, "evaluations": {}}
+        self._checkpoints.save(server.t0, {"server": state, "bytes": sent, "sent_again": self.sent_again})
 
     def _to_all(self, message: Callable[[int], Control]) -> Replies:
         everyone = range(1, len(self.names) + 1)

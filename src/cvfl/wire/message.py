@@ -55,7 +55,13 @@ class Gradient:
 
 
 Message = Embedding | Evaluation | Broadcast | Gradient
-_KINDS: dict[type[Message], int] = {Embedding: 1, Broadcast: 2, Gradient: 3, Evaluation: 4}
+EMBEDDING, BROADCAST, GRADIENT, EVALUATION = 1, 2, 3, 4
+_KINDS: dict[type[Message], int] = {
+    Embedding: EMBEDDING,
+    Broadcast: BROADCAST,
+    Gradient: GRADIENT,
+    Evaluation: EVALUATION,
+}
 
 
 def encode(message: Message) -> bytes:
@@ -73,7 +79,7 @@ def encode(message: Message) -> bytes:
 def decode(frame: Bytes, max_body: int = MAX_BODY) -> Message:
     """The message in a frame; packets stay unopened views of it."""
     kind, sender, t0, body = unseal(frame, max_body)
-    if (kind in (2, 3)) != (sender == SERVER):
+    if (kind in (BROADCAST, GRADIENT)) != (sender == SERVER):
         raise DecodeError(f"a message of kind {kind} does not come from role {sender}")
     match kind:
         case 1:
