@@ -8,16 +8,16 @@ from cvfl.experiments.run import train
 from federations import config, data
 
 
-class Stop(Exception):
+class PowerError(Exception):
     """A power cut."""
 
 
 def interrupted(settings, table: VerticalData, folder, at: int, seconds: float = 0.0) -> None:
     def stop(progress) -> None:
         if progress.report.t0 == at:
-            raise Stop
+            raise PowerError
 
-    with pytest.raises(Stop):
+    with pytest.raises(PowerError):
         train(settings, table, on_round=stop, keep=Keep(folder, seconds), workers=1)
 
 
