@@ -10,6 +10,7 @@ from cvfl.cli.certs import certs
 from cvfl.cli.data import data
 from cvfl.cli.demo import demo
 from cvfl.cli.init import init
+from cvfl.cli.reproduce import report, reproduce
 from cvfl.cli.roles import party, server
 from cvfl.cli.theory import theory
 from cvfl.cli.train import train
@@ -29,6 +30,8 @@ app.command()(align)
 app.command()(server)
 app.command()(party)
 app.command()(certs)
+app.command()(reproduce)
+app.command()(report)
 app.command()(theory)
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")

@@ -17,7 +17,7 @@ class Journal:
     """The lines of a run as they come, kept beside the checkpoints, so that a restarted server goes on with them."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.lines = path, _read_lines(path)
+        self.path, self.lines = path, read_lines(path)
 
     def append(self, line: dict[str, Any]) -> None:
         """Add the line of a round."""
@@ -33,7 +33,7 @@ class Journal:
         partial.replace(self.path)
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path) -> list[dict[str, Any]]:
     """All whole lines; the last one may be torn."""
     lines: list[dict[str, Any]] = []
     for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:

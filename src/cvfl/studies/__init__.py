@@ -1,0 +1,1 @@
+"""The paper's studies, one readable TOML each."""
