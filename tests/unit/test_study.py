@@ -1,0 +1,221 @@
+"""Studies: what they run, that they can be stopped and taken up again, and the tables that come of them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cvfl.cli import app
+from cvfl.errors import ConfigError
+from cvfl.experiments.recorded import read_run
+from cvfl.experiments.study import compact, load_study, merged, run_all, slug, study_names, tasks
+from cvfl.experiments.study_table import best, reached, study_tables
+
+STUDY = """
+title = "Wine"
+paper = "no table of the paper"
+metric = "accuracy"
+data = "unused"
+[run]
+local_iterations = 3
+batch_size = 32
+evaluate_every = 2
+step_size = { eta = 0.05 }
+data = { name = "wine", parties = 2 }
+[preset.cpu]
+target = 0.6
+seeds = 2
+scaled = "everything"
+run = { rounds = 8 }
+[preset.paper]
+target = 1.1
+run = { rounds = 9, step_size = { eta = 0.1 } }
+[[cell]]
+name = "none"
+run = { compressor = "identity", server_compressor = "identity" }
+[[cell]]
+name = "lattice b=2"
+run = { compressor = "lattice:bits=2" }
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    path = tmp_path / "wine.toml"
+    path.write_text(STUDY)
+    return path
+
+
+def cvfl(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("study")
+    (folder / "wine.toml").write_text(STUDY)
+    code, output = cvfl("reproduce", folder / "wine.toml", "--out", folder / "out", "--workers", 2)
+    assert code == 0, output
+    assert "4 runs, 0 complete" in output
+    return folder / "out"
+
+
+def test_it_leaves_runs_tables_and_a_report(results):
+    runs = sorted(path.parent for path in results.rglob("summary.json"))
+    assert [str(path.relative_to(results)) for path in runs] == [
+        "runs/lattice-b-2/seed-0",
+        "runs/lattice-b-2/seed-1",
+        "runs/none/seed-0",
+        "runs/none/seed-1",
+    ]
+    text = (results / "tables.md").read_text()
+    assert "Preset cpu: everything." in text
+    assert "| none | " in text
+    assert (results / "report.html").stat().st_size > 10_000
+    assert not list((results / "state").rglob("*.safetensors"))
+
+
+def test_the_table_says_what_the_runs_recorded(results, study):
+    runs = [read_run(path.parent) for path in sorted(results.rglob("summary.json"))]
+    lattice = [run for run in runs if run.name == "lattice b=2"]
+    expected = sum(max(line.test["accuracy"] for line in run.history if line.test) for run in lattice) / 2
+    first = [next(line for line in run.history if line.test and line.test["accuracy"] >= 0.6) for run in lattice]
+    cost = sum(line.sent.up + line.sent.down for line in first) / 2 / 1e6
+    row = next(line for line in (results / "tables.md").read_text().splitlines() if line.startswith("| lattice"))
+    cells = [cell.strip() for cell in row.split("|")]
+    assert cells[2].startswith(f"{expected:.3f} ± ")
+    assert cells[3].startswith(f"{cost:.2f} ± ")
+    assert cells[-2] == "2"
+
+
+def test_a_target_that_is_missed_has_no_figure(results, study):
+    loaded = load_study(str(study))
+    runs = [read_run(path.parent) for path in sorted(results.rglob("summary.json"))]
+    text = study_tables(loaded, loaded.preset["paper"], runs)
+    assert text.count("| -- | -- |") == 1  # lattice: neither bytes nor a reduction
+    assert reached(runs[0], "accuracy", 1.1) is None
+    assert best(runs[0], "accuracy") <= 1
+    latency = study_tables(loaded.model_copy(update={"table": "latency"}), loaded.preset["paper"], runs)
+    assert latency.count("--") >= 10
+
+
+def test_time_under_latency_is_that_of_the_paper_s_formula(results, study):
+    loaded = load_study(str(study)).model_copy(update={"table": "latency"})
+    runs = [read_run(path.parent) for path in sorted(results.rglob("summary.json")) if path.parent.name == "seed-0"]
+    row = next(
+        line for line in study_tables(loaded, loaded.preset["cpu"], runs).splitlines() if line.startswith("| none")
+    )
+    cells = [cell.strip() for cell in row.split("|")[2:-1]]
+    rounds = int(cells[0])
+    assert cells[1:] == [f"{rounds * (3 * 10 + t) / 1e3:.1f}" for t in (1, 10, 50, 200)]
+
+
+def test_the_formula_stands_beside_what_was_measured(results, study):
+    loaded = load_study(str(study)).model_copy(update={"table": "formula"})
+    runs = [read_run(path.parent) for path in sorted(results.rglob("summary.json"))]
+    run = next(run for run in runs if run.name == "none")
+    row = next(
+        line for line in study_tables(loaded, loaded.preset["cpu"], runs).splitlines() if line.startswith("| none")
+    )
+    assert f"| {run.formula_bytes / 1e6:.3f} | {run.sent.training / 1e6:.3f} |" in row
+
+
+def test_a_complete_study_only_reports_again(results, study):
+    code, output = cvfl("reproduce", study, "--out", results)
+    assert code == 2
+    assert "use --resume" in output
+    before = {path: path.stat().st_mtime_ns for path in results.rglob("summary.json")}
+    code, output = cvfl("reproduce", study, "--out", results, "--resume")
+    assert code == 0, output
+    assert "4 runs, 4 complete" in output
+    assert before == {path: path.stat().st_mtime_ns for path in results.rglob("summary.json")}
+
+
+def test_one_more_seed_runs_only_what_is_missing(results, study):
+    code, output = cvfl("reproduce", study, "--out", results, "--resume", "--seeds", 3, "--workers", 1)
+    assert code == 0, output
+    assert "6 runs, 4 complete" in output
+    assert "none, seed 2: complete" in output
+    assert "none, seed 0: complete" not in output
+
+
+def test_report_reads_runs_without_training(results, tmp_path):
+    code, output = cvfl("report", results, "--out", tmp_path / "r.html")
+    assert code == 0, output
+    assert "<svg" in (tmp_path / "r.html").read_text()
+    code, output = cvfl("report", tmp_path, "--out", tmp_path / "r.html")
+    assert code == 2
+    assert "there is no run directory" in output
+
+
+def test_a_published_run_has_only_what_was_evaluated(results, tmp_path):
+    source = results / "runs" / "none" / "seed-0"
+    compact(source, tmp_path / "small")
+    lines = [json.loads(line) for line in (tmp_path / "small" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [1, 3, 5, 7]
+    small, whole = read_run(tmp_path / "small"), read_run(source)
+    assert best(small, "accuracy") == best(whole, "accuracy")
+    assert reached(small, "accuracy", 0.6).sent == reached(whole, "accuracy", 0.6).sent
+
+
+def test_tasks_merge_section_by_section(study, tmp_path):
+    loaded = load_study(str(study))
+    found = tasks(loaded, "paper", 1, tmp_path / "data", tmp_path)
+    assert [task.cell for task in found] == ["none", "lattice b=2"]
+    assert found[0].config.step_size.eta == 0.1
+    assert found[0].config.rounds == 9
+    assert found[0].config.data.name == "wine"
+    assert found[0].config.data.path == tmp_path / "data"
+    assert merged({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}, "d": 4}) == {"a": {"b": 1, "c": 3}, "d": 4}
+    assert slug("vector (lattice) b=2") == "vector-lattice-b-2"
+
+
+def test_an_error_in_one_run_ends_the_study(study, tmp_path):
+    loaded = load_study(str(study))
+    bad = loaded.model_copy(update={"run": merged(loaded.run, {"batch_size": 100_000})})
+    with pytest.raises(ConfigError, match="batch_size"):
+        list(run_all(tasks(bad, "cpu", 1, None, tmp_path), 2, lambda: None))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("title = 3", "title"),
+        (STUDY.replace('metric = "accuracy"', 'metrik = "accuracy"'), "metri"),
+        (STUDY + "[[", "wine"),
+    ],
+)
+def test_a_study_that_is_malformed(tmp_path, text, message):
+    path = tmp_path / "wine.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_study(str(path))
+
+
+def test_unknown_names(tmp_path, study):
+    with pytest.raises(ConfigError, match="did you mean 'physionet2012'"):
+        load_study("physionet")
+    with pytest.raises(ConfigError, match="no such file"):
+        load_study("nothing.toml")
+    with pytest.raises(ConfigError, match="no preset 'gpu'"):
+        tasks(load_study(str(study)), "gpu", 1, None, tmp_path)
+
+
+@pytest.mark.parametrize("name", study_names())
+@pytest.mark.parametrize("preset", ["cpu", "paper"])
+def test_the_studies_that_come_with_it_are_valid(name, preset, tmp_path):
+    loaded = load_study(name)
+    found = tasks(loaded, preset, None, tmp_path, tmp_path)
+    assert len(found) == len(loaded.cell) * loaded.preset[preset].seeds
+    assert len({task.out for task in found}) == len(found)
+    assert preset == "paper" or loaded.preset[preset].scaled
+
+
+def test_the_list_shows_every_study():
+    code, output = cvfl("reproduce", "list")
+    assert code == 0
+    assert all(name in output for name in study_names())
