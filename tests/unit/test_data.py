@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from cvfl.data import VerticalData, load, quadrants, split_columns
+from cvfl.data.catalogue import Wanted, load_named
 from cvfl.errors import ConfigError, DataError
 from cvfl.protocol import Loss
 
@@ -78,3 +81,37 @@ def test_bad_rows_name_the_party() -> None:
         VerticalData(("org",), (x,), (x,), y, y, Loss.BINARY)
     with pytest.raises(DataError, match="2 names for 1"):
         VerticalData(("a", "b"), (x,), (x,), y, y, Loss.BINARY)
+
+
+def test_a_limit_takes_some_training_rows_and_all_test_rows() -> None:
+    whole = load_named(Wanted("wine", parties=2, seed=4)).data
+    some = load_named(Wanted("wine", parties=2, seed=4, limit=40)).data
+    again = load_named(Wanted("wine", parties=2, seed=4, limit=40)).data
+    assert len(some.train_labels) == len(some.train[0]) == 40
+    assert torch.equal(some.test[0], whole.test[0])
+    assert torch.equal(some.train[1], again.train[1])
+    rows = [(whole.train[0] == row).all(1).nonzero()[0, 0] for row in some.train[0]]
+    assert torch.equal(whole.train[1][rows], some.train[1])
+    assert torch.equal(whole.train_labels[rows], some.train_labels)
+    assert len(load_named(Wanted("wine", limit=10**6)).data.train_labels) == len(whole.train_labels)
+
+
+def test_rows_that_are_read_when_asked_for_can_be_limited() -> None:
+    data = load_named(Wanted("wine", parties=2)).data
+    lazy = replace(data, train=tuple(Reader(rows) for rows in data.train))
+    some = lazy.of_training_rows(torch.tensor([5, 2, 9]))
+    assert some.train[0].shape == (3, data.train[0].shape[1])
+    assert torch.equal(some.train[0][torch.tensor([2, 0])], data.train[0][[9, 5]])
+
+
+class Reader:
+    """Rows that are read when asked for."""
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        self.rows, self.shape = rows, rows.shape
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.rows[rows]

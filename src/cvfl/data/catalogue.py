@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from cvfl.data.builtin import BUILTIN, load_builtin
 from cvfl.data.organisation import Assembled
 from cvfl.data.vertical import VerticalData
 from cvfl.errors import ConfigError, DataError, suggest
+from cvfl.rng import SPLIT, stream
 
 OnProgress = Callable[[int, int], None]
 
@@ -28,6 +30,7 @@ class Wanted:
     test_share: float = 0.25
     dtype: torch.dtype = torch.float32
     augment: bool = True
+    limit: int | None = None
     on_progress: OnProgress = lambda done, total: None
 
 
@@ -67,6 +70,15 @@ def load(
 
 def load_named(wanted: Wanted) -> Assembled:
     """The same with all that is known about it."""
+    found = _load_named(wanted)
+    rows = len(found.data.train_labels)
+    if wanted.limit is None or wanted.limit >= rows:
+        return found
+    chosen = torch.from_numpy(np.sort(stream(wanted.seed, SPLIT, "limit").permutation(rows)[: wanted.limit]))
+    return replace(found, data=found.data.of_training_rows(chosen))
+
+
+def _load_named(wanted: Wanted) -> Assembled:
     name, path, parties = wanted.name, wanted.path, wanted.parties
     if name in BUILTIN:
         return Assembled(load_builtin(name, parties or 4, wanted.seed, wanted.test_share, wanted.dtype))

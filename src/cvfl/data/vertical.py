@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -49,6 +49,29 @@ class VerticalData:
     def outputs(self) -> int:
         """Width of the server model's output: classes, or one."""
         return int(self.train_labels.max()) + 1 if self.loss is Loss.MULTICLASS else 1
+
+    def of_training_rows(self, chosen: Tensor) -> VerticalData:
+        """The same data with only these training rows."""
+        train = tuple(rows[chosen] if isinstance(rows, Tensor) else _Chosen(rows, chosen) for rows in self.train)
+        return replace(self, train=train, train_labels=self.train_labels[chosen])
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Some of a party's rows, read when asked for."""
+
+    rows: Rows
+    chosen: Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.chosen), *self.rows.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __getitem__(self, rows: Tensor, /) -> Tensor:
+        return self.rows[self.chosen[rows]]
 
 
 def _check_rows(name: str, split: str, table: Rows, labels: Tensor) -> None:

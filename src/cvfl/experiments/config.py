@@ -94,6 +94,8 @@ def _check_parties(data: DataConfig, parties: Mapping[str, PartyConfig]) -> None
     if data.name is not None and (data.validation_share or data.stratify):
         key = "validation_share" if data.validation_share else "stratify"
         raise ValueError(f"data.{key} is for tables of the parties; {data.name} has its own split")
+    if data.name is None and data.limit:
+        raise ValueError("data.limit is for data sets by name; a table is what it is")
     if data.name is None and not parties:
         raise ValueError("give data.name, or a section [party.NAME] with a table for every party")
 

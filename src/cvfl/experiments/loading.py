@@ -76,6 +76,7 @@ def load_data(config: RunConfig, on_step: OnStep = lambda *_: None) -> Loaded:
         section.test_share,
         dtype,
         section.augment,
+        section.limit,
         on_progress,
     )
     return Loaded(load_named(wanted))

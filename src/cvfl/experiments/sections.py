@@ -27,7 +27,10 @@ class PrepareConfig(Section):
 
 
 class DataConfig(Section):
-    """A data set by name, from `path` if it does not ship with the software; or how the parties' own tables meet."""
+    """A data set by name, from `path` if it does not ship with the software; or how the parties' own tables meet.
+
+    `limit` takes that many training rows of a data set by name, drawn at random, for trying out.
+    """
 
     name: str | None = None
     path: Path | None = None
@@ -39,6 +42,7 @@ class DataConfig(Section):
     alignment: Literal["private", "aligned"] = "private"
     prepare: PrepareConfig = PrepareConfig()
     augment: bool = True
+    limit: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _leaves_rows(self) -> DataConfig:
