@@ -16,7 +16,6 @@ STUDY = """
 title = "Wine"
 paper = "no table of the paper"
 metric = "accuracy"
-data = "unused"
 [run]
 local_iterations = 3
 batch_size = 32
@@ -169,7 +168,9 @@ def test_tasks_merge_section_by_section(study, tmp_path):
     assert found[0].config.step_size.eta == 0.1
     assert found[0].config.rounds == 9
     assert found[0].config.data.name == "wine"
-    assert found[0].config.data.path == tmp_path / "data"
+    assert found[0].config.data.path is None
+    real = tasks(load_study("cifar10"), "cpu", 1, tmp_path / "data", tmp_path)
+    assert real[0].config.data.path == tmp_path / "data" / "cifar10"
     assert merged({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}, "d": 4}) == {"a": {"b": 1, "c": 3}, "d": 4}
     assert slug("vector (lattice) b=2") == "vector-lattice-b-2"
 
@@ -178,7 +179,7 @@ def test_an_error_in_one_run_ends_the_study(study, tmp_path):
     loaded = load_study(str(study))
     bad = loaded.model_copy(update={"run": merged(loaded.run, {"batch_size": 100_000})})
     with pytest.raises(ConfigError, match="batch_size"):
-        list(run_all(tasks(bad, "cpu", 1, None, tmp_path), 2, lambda: None))
+        list(run_all(tasks(bad, "cpu", 1, tmp_path, tmp_path), 2, lambda: None))
 
 
 @pytest.mark.parametrize(
@@ -202,7 +203,7 @@ def test_unknown_names(tmp_path, study):
     with pytest.raises(ConfigError, match="no such file"):
         load_study("nothing.toml")
     with pytest.raises(ConfigError, match="no preset 'gpu'"):
-        tasks(load_study(str(study)), "gpu", 1, None, tmp_path)
+        tasks(load_study(str(study)), "gpu", 1, tmp_path, tmp_path)
 
 
 @pytest.mark.parametrize("name", study_names())

@@ -42,7 +42,7 @@ def reproduce(
         target = out or Path("results") / f"{Path(study).stem}-{preset}"
         if target.exists() and any(target.iterdir()) and not resume:
             raise ConfigError(f"{target} has results already; use --resume to go on, or another --out")
-        everything = tasks(chosen, preset, seeds, data / chosen.data, target)
+        everything = tasks(chosen, preset, seeds, data, target)
         todo = [task for task in everything if not task.complete]
         console.print(
             f"{chosen.title}: {len(everything)} runs, {len(everything) - len(todo)} complete", highlight=False

@@ -22,6 +22,7 @@ from typing import Any, Literal
 import torch
 from pydantic import Field, ValidationError
 
+from cvfl.data.builtin import BUILTIN
 from cvfl.errors import ConfigError, suggest
 from cvfl.experiments.config import RunConfig, parse_config
 from cvfl.experiments.keep import Keep, read_lines
@@ -55,7 +56,6 @@ class Study(Section):
     metric: str
     unit: Literal["MB", "GB"] = "MB"
     table: Literal["target", "latency", "formula"] = "target"
-    data: str
     run: dict[str, Any]
     preset: dict[str, Preset]
     cell: tuple[Cell, ...]
@@ -117,8 +117,8 @@ class Task:
         return float(lines[-1]["epoch"] / epochs if epochs else (lines[-1]["round"] + 1) / (rounds or 1))
 
 
-def tasks(study: Study, preset: str, seeds: int | None, data: Path | None, out: Path) -> list[Task]:
-    """All runs of a study, seed by seed, so that the first results of all cells come early."""
+def tasks(study: Study, preset: str, seeds: int | None, data: Path, out: Path) -> list[Task]:
+    """All runs of a study, seed by seed, so that the first results of all cells come early; `data` holds data sets."""
     if preset not in study.preset:
         raise ConfigError(f"there is no preset {preset!r}{suggest(preset, study.preset)}")
     chosen = study.preset[preset]
@@ -127,8 +127,8 @@ def tasks(study: Study, preset: str, seeds: int | None, data: Path | None, out: 
         for cell in study.cell:
             values = merged(merged(study.run, chosen.run), cell.run)
             values["seed"] = seed
-            if data is not None:
-                values = merged(values, {"data": {"path": str(data)}})
+            if (name := values["data"]["name"]) not in BUILTIN:
+                values = merged(values, {"data": {"path": str(data / name)}})
             config = parse_config(values, f"{study.title}, {cell.name}")
             place = Path(slug(cell.name)) / f"seed-{seed}"
             found.append(Task(cell.name, seed, config, out / "runs" / place, out / "state" / place))
