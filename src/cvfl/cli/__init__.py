@@ -10,6 +10,7 @@ from cvfl.cli.certs import certs
 from cvfl.cli.data import data
 from cvfl.cli.demo import demo
 from cvfl.cli.init import init
+from cvfl.cli.nvflare_job import nvflare_job, nvflare_site
 from cvfl.cli.reproduce import report, reproduce
 from cvfl.cli.roles import party, server
 from cvfl.cli.theory import theory
@@ -30,6 +31,8 @@ app.command()(align)
 app.command()(server)
 app.command()(party)
 app.command()(certs)
+app.command()(nvflare_job)
+app.command()(nvflare_site)
 app.command()(reproduce)
 app.command()(report)
 app.command()(theory)

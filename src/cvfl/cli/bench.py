@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import track
+from rich.progress import Progress, track
 from rich.table import Table
 
 from cvfl.cli.errors import one_line
 from cvfl.experiments.bench import CODEC_SHAPES, CODECS, ROUND_SHAPES, bench_codec, bench_round
-from cvfl.experiments.bench_runtime import PAYLOADS, bench_grpc
+from cvfl.experiments.bench_runtime import PAYLOADS, bench_grpc, bench_nvflare
 
 bench = typer.Typer(help="Measure speed and memory on this machine; keep it quiet meanwhile.", no_args_is_help=True)
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON list instead of a table.")]
@@ -85,12 +86,23 @@ def runtime(
 ) -> None:
     """Time a round of 4 parties over mutual TLS, beside an echo of the same bytes over bare gRPC streams.
 
+    NVIDIA FLARE is measured when it is installed, in a federation provisioned for it on this machine.
+
     Example: cvfl bench runtime --json
     """
     with one_line():
         console = Console(stderr=True)
-        payloads = track(PAYLOADS, "payloads", console=console, transient=True)
-        results = [bench_grpc(payload, rounds) for payload in payloads]
+        steps = len(PAYLOADS) + (find_spec("nvflare") is not None)
+        with Progress(console=console, transient=True) as bars:
+            shown = bars.add_task("payloads", total=steps)
+            results = []
+            for payload in PAYLOADS:
+                results.append(bench_grpc(payload, rounds))
+                bars.advance(shown)
+            if find_spec("nvflare") is None:
+                console.print("nvflare is not installed and not measured", highlight=False)
+            else:
+                results += bench_nvflare(rounds)
     if as_json:
         typer.echo(json.dumps([asdict(result) for result in results], indent=2))
         return

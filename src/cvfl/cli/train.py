@@ -15,6 +15,7 @@ from cvfl.cli.observers import Observer, observed, replay
 from cvfl.cli.tables import results_table
 from cvfl.errors import ConfigError
 from cvfl.experiments.config import RunConfig, load_config
+from cvfl.experiments.flare_simulator import train_nvflare
 from cvfl.experiments.loading import load_data
 from cvfl.experiments.local import train_grpc
 from cvfl.experiments.run import train as run
@@ -25,6 +26,7 @@ class Runtime(StrEnum):
 
     INPROCESS = "inprocess"
     GRPC = "grpc"
+    NVFLARE = "nvflare"
 
 
 def train(
@@ -56,6 +58,8 @@ def train(
             match runtime:
                 case Runtime.INPROCESS:
                     summary = _in_process(settings, target, seen)
+                case Runtime.NVFLARE:
+                    summary = train_nvflare(settings, target, config.stem, seen.round).summary
                 case Runtime.GRPC:
                     summary = train_grpc(config, change or [], target, replay(seen), emulate_latency)
         if log_json:

@@ -8,8 +8,10 @@ Every role is a process of its own; both ways use mutual TLS on loopback.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -41,6 +43,15 @@ class RuntimeSpeed:
 def bench_grpc(payload: int, rounds: int = 200) -> RuntimeSpeed:
     """The gRPC runtime beside a bare gRPC echo."""
     return compared("grpc", payload, _run(_carrier_server, _carrier_party, payload, rounds), bare_grpc(payload, rounds))
+
+
+def bench_nvflare(rounds: int = 200) -> list[RuntimeSpeed]:
+    """The FLARE runtime beside the same bare gRPC echo, all payloads in one provisioned federation."""
+    from cvfl.experiments.flare_bench import measure_sizes  # noqa: PLC0415  an extra
+
+    with contextlib.redirect_stdout(sys.stderr):  # FLARE talks
+        seconds = measure_sizes(PAYLOADS, rounds, len(PARTIES))
+    return [compared("nvflare", payload, seconds[payload], bare_grpc(payload, rounds)) for payload in PAYLOADS]
 
 
 def bare_grpc(payload: int, rounds: int = 200) -> list[float]:
@@ -200,6 +211,7 @@ def _bare_party(name: str, certificates: Path, ports: Any, payload: int) -> None
     with grpc.secure_channel(f"127.0.0.1:{ports.get()}", credentials, options()) as channel:
         call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(iter(outbox.get, None))
         outbox.put(own)
-        for _ in call:
-            outbox.put(own)
+        with contextlib.suppress(grpc.RpcError):  # the server is through and gone
+            for _ in call:
+                outbox.put(own)
         outbox.put(None)
