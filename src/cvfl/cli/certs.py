@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cvfl.cli.errors import one_line
-from cvfl.runtime.certificates import make_certificates
+from cvfl.cli.errors import extra, one_line
 
 
 def certs(
@@ -26,6 +25,9 @@ def certs(
     """
     console = Console()
     with one_line():
+        with extra("grpc"):
+            from cvfl.runtime.certificates import make_certificates  # noqa: PLC0415  an extra
+
         for path in make_certificates(folder, server, party, days):
             console.print(str(path), highlight=False)
         console.print(f"{folder / 'ca.crt'} is for everyone, {folder / 'ca.key'} for nobody else", highlight=False)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import typer
 from rich.console import Console
 
-from cvfl.errors import CvflError
+from cvfl.errors import ConfigError, CvflError
 
 
 @contextmanager
@@ -23,3 +23,12 @@ def one_line() -> Iterator[None]:
     except KeyboardInterrupt:
         console.print("stopped")
         raise typer.Exit(130) from None
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Say what to install when a library that only some commands need is not there."""
+    try:
+        yield
+    except ImportError:
+        raise ConfigError(f"this command needs: pip install 'cvfl[{name}]'") from None

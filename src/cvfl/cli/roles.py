@@ -9,12 +9,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cvfl.cli.errors import one_line
+from cvfl.cli.errors import extra, one_line
 from cvfl.cli.observers import observed
 from cvfl.cli.tables import results_table
 from cvfl.cli.train import free_path
 from cvfl.errors import ConfigError
 from cvfl.experiments.config import RunConfig, load_config
+from cvfl.experiments.record import RunDirectory
 from cvfl.experiments.serve import PartyRun, ServerRun
 from cvfl.runtime import one_thread_a_role
 
@@ -41,11 +42,14 @@ def server(
 
     Example: cvfl server federation.toml --set network.address=0.0.0.0:8443 --set network.certificates=certs
     """
-    from cvfl.runtime.grpc_server import FederationServer  # noqa: PLC0415  an extra
-
     console = Console()
     with one_line(), observed(console, config.stem, log_json, tensorboard) as seen, one_thread_a_role():
+        with extra("grpc"):
+            from cvfl.runtime.grpc_server import FederationServer  # noqa: PLC0415  an extra
+
         settings = load_config(config, change or [])
+        target = out or free_path(Path("runs") / f"{config.stem}-{settings.seed}")
+        RunDirectory(target)  # refuses it now rather than after the last round
         run = ServerRun(settings, settings.compressor, state or Path("state") / config.stem / "server", seen.round)
         network = settings.network
         carrier = FederationServer(
@@ -59,7 +63,7 @@ def server(
         host = network.address.rpartition(":")[0]
         seen.event("listening", address=f"{host}:{carrier.port}", parties=", ".join(run.role.names))
         carrier.run(lambda missing, seconds: seen.wait(", ".join(missing), seconds))
-        result = run.finish(out or free_path(Path("runs") / f"{config.stem}-{settings.seed}"))
+        result = run.finish(target)
         seen.event("finished", rounds=result.summary["rounds"], out=str(result.path))
     if not log_json:
         console.print(results_table([result.summary]))
@@ -78,10 +82,11 @@ def party(
 
     Example: cvfl party federation.toml --name hospital --set network.address=cvfl.example.org:8443
     """
-    from cvfl.runtime.grpc_party import attend  # noqa: PLC0415  an extra
-
     console = Console()
     with one_line(), ExitStack() as stack, observed(console, name, log_json, None) as seen, one_thread_a_role():
+        with extra("grpc"):
+            from cvfl.runtime.grpc_party import attend  # noqa: PLC0415  an extra
+
         settings = load_config(config, change or [])
         run = PartyRun(settings, name, state or Path("state") / config.stem / name, stack, seen.step)
         network = settings.network

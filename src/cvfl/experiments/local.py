@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from cvfl.errors import RemoteProtocolError
+from cvfl.errors import ConfigError, RemoteProtocolError
 from cvfl.experiments.config import load_config
 from cvfl.experiments.serve import federation_names
 from cvfl.runtime.delay import DelayProxy
@@ -35,7 +35,10 @@ def train_grpc(
 
     With `round_trip_ms` the way between parties and server is that much longer.
     """
-    from cvfl.runtime.certificates import make_certificates  # noqa: PLC0415  an extra
+    try:
+        from cvfl.runtime.certificates import make_certificates  # noqa: PLC0415  an extra
+    except ImportError:
+        raise ConfigError("--runtime grpc needs: pip install 'cvfl[grpc]'") from None
 
     names = federation_names(load_config(path, changes))
     with tempfile.TemporaryDirectory(prefix="cvfl-") as folder, _Processes() as roles:
@@ -133,15 +136,17 @@ class _Processes:
 
     def _listen(self, name: str, child: subprocess.Popen[str]) -> None:
         assert child.stdout is not None
-        for line in child.stdout:
-            try:
-                self._events.put((name, json.loads(line)))
-            except ValueError:
-                continue
+        with child.stdout as lines:
+            for line in lines:
+                try:
+                    self._events.put((name, json.loads(line)))
+                except ValueError:
+                    continue
         self._events.put((name, None))
 
     def _overhear(self, name: str, child: subprocess.Popen[str]) -> None:
         assert child.stderr is not None
-        for line in child.stderr:
-            if line.strip():
-                self._said[name] = line.strip()
+        with child.stderr as lines:
+            for line in lines:
+                if line.strip():
+                    self._said[name] = line.strip()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from cvfl.data import VerticalData
 from cvfl.data.organisation import PartyTable
 from cvfl.data.prepare import Preparation
 from cvfl.data.split import Part
-from cvfl.errors import CvflError, LocalProtocolError, RemoteProtocolError
+from cvfl.errors import CvflError, DataError, LocalProtocolError, RemoteProtocolError
 from cvfl.experiments.config import RunConfig
 from cvfl.experiments.federation import Facts, held, party_maker, recipe_of
 from cvfl.experiments.loading import in_order, parts_of, row_fractions
@@ -146,12 +148,24 @@ class TableRows:
         """Places, parts and labels."""
         assert self._parts is not None
         parts = torch.from_numpy(self._parts.copy())
-        return {"places": torch.from_numpy(self._places), "parts": parts, "labels": self._labels}
+        places = torch.from_numpy(self._places)
+        return {"places": places, "parts": parts, "labels": self._labels, "table": self._fingerprint}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """The same again."""
+        """The same again, if it is the same table."""
+        if state["table"] != self._fingerprint:
+            raise DataError(
+                f"{self.table.table.name}: this is not the table that the run began with; "
+                "bring that one back, or remove the state to begin again"
+            )
         self._places, self._parts = state["places"].numpy(), state["parts"].numpy()
         self._labels = state["labels"]
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        """Whose rows the table has, in which order."""
+        ids = self.table.ids() if self.config.data.alignment == "private" else ()
+        return hashlib.sha256("\n".join((str(self.table.table.rows), *ids)).encode()).hexdigest()
 
     def party(self, m: int, facts: dict[str, Any]) -> Party:
         """Party m with its columns prepared."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,12 @@ from cvfl.experiments.keep import Journal
 from cvfl.experiments.loading import OnStep, load_data, open_party
 from cvfl.experiments.roles import NamedDesk, NamedRows, TableDesk, TableRows, elsewhere, offer_of, read_facts, terms_of
 from cvfl.experiments.run import Progress, RunResult
+from cvfl.experiments.sections import PartyConfig
 from cvfl.experiments.summary import summarise
 from cvfl.protocol import Recipe
 from cvfl.protocol.metrics import headline
 from cvfl.runtime import RoundReport
+from cvfl.runtime.checkpoint import CheckpointError, Checkpoints
 from cvfl.runtime.party_role import PartyRole
 from cvfl.runtime.server_role import ServerRole
 
@@ -43,6 +45,8 @@ class ServerRun:
         self.desk, names = _desk(self.config)
         fresh_state(self.state, terms_of(self.config))
         self._journal = Journal(self.state / "metrics.jsonl")
+        # A round whose line was lost with the power is run again.
+        Checkpoints(self.state / "checkpoints").drop_after(len(self._journal.lines))
         self._began = time.perf_counter()
         self.role = ServerRole(
             names,
@@ -51,14 +55,19 @@ class ServerRun:
             self.state,
             self.config.network.checkpoint_every,
             self._record,
-            self._journal.back,
+            self._back,
         )
 
     def _record(self, report: RoundReport) -> None:
         assert self.role.server is not None
         plan, meter = self.role.server.plan, self.role.meter
-        self._journal.append(record.round_line(report, plan, meter, self.role.names))
+        with _writing(self.state):
+            self._journal.append(record.round_line(report, plan, meter, self.role.names))
         self.on_round(Progress(report, plan.rounds, meter.total(), headline(plan.loss)))
+
+    def _back(self, t0: int) -> None:
+        with _writing(self.state):
+            self._journal.back(t0)
 
     def recipe(self) -> Recipe:
         """The recipe of the run that has begun."""
@@ -98,7 +107,7 @@ class PartyRun:
     role: PartyRole = field(init=False)
 
     def __post_init__(self) -> None:
-        fresh_state(self.state, terms_of(self.config))
+        fresh_state(self.state, terms_of(self.config) | _own(self.config, self.name))
         self._rows = self._material()
         terms, offer = terms_of(self.config), offer_of(self.config, self.name)
         self.role = PartyRole(self._rows, terms, offer, self.state, self.config.network.checkpoint_every)
@@ -116,13 +125,35 @@ class PartyRun:
         """Write the party's model, its preparation and the hash of its parameters; the state is no longer needed."""
         assert self.role.party is not None
         model = self.role.party.model
-        out.mkdir(parents=True, exist_ok=True)
-        (out / f"{self.name}.safetensors").write_bytes(record.serialised(model))
-        if isinstance(self._rows, TableRows) and self._rows.preparation:
-            self._rows.preparation.save(out / f"{self.name}.preparation")
         facts = {"parameters": record.fingerprint(model), "versions": record.versions()}
-        (out / f"{self.name}.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        with _writing(out):
+            out.mkdir(parents=True, exist_ok=True)
+            (out / f"{self.name}.safetensors").write_bytes(record.serialised(model))
+            if isinstance(self._rows, TableRows) and self._rows.preparation:
+                self._rows.preparation.save(out / f"{self.name}.preparation")
+            (out / f"{self.name}.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         shutil.rmtree(self.state, ignore_errors=True)
+
+
+def _own(config: RunConfig, name: str) -> dict[str, Any]:
+    """What a party decides for itself and its checkpoints depend on; where its table is does not matter."""
+    section = config.party.get(name, PartyConfig())
+    return {
+        "party": section.model_dump(mode="json", exclude={"table", "url", "query", "model", "compressor"}),
+        "model": config.model_of(name).model_dump(mode="json"),
+        "compressor": config.compressor_of(name),
+        "prepare": config.data.prepare.model_dump(mode="json"),
+        "id": config.data.id,
+    }
+
+
+@contextmanager
+def _writing(place: Path) -> Iterator[None]:
+    """A disk that is full or away is told in one line."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{place}: cannot be written: {error.strerror}") from None
 
 
 def fresh_state(folder: Path, terms: dict[str, Any]) -> None:

@@ -110,7 +110,8 @@ def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
     for key in sorted(tensors):
         value = tensors[key]
         digest.update(f"{key} {value.dtype} {tuple(value.shape)}\n".encode())
-        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        if value.numel():  # an empty tensor cannot be seen as bytes
+            digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

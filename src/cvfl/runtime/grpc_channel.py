@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
-
 from cvfl.errors import ConfigError
-from cvfl.runtime.certificates import SERVER_NAME
+from cvfl.runtime.certificates import SERVER_NAME, check_pair
+
+# gRPC has no switch for the version of TLS, but one for the cipher suites of TLS 1.2. This suite does not fit the
+# elliptic keys of `cvfl certs`, which leaves TLS 1.3. It is read when gRPC is loaded: others take grpc from here.
+os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", "ECDHE-RSA-AES256-GCM-SHA384")
+import grpc
 
 SERVICE, METHOD = "cvfl.Federation", "Join"
 MAX_FRAME = 256 << 20
@@ -28,9 +32,11 @@ class Identity:
     def load(cls, folder: Path, name: str) -> Identity:
         """The files that `cvfl certs` made for a role."""
         try:
-            return cls(*((folder / file).read_bytes() for file in ("ca.crt", f"{name}.crt", f"{name}.key")))
+            found = cls(*((folder / file).read_bytes() for file in ("ca.crt", f"{name}.crt", f"{name}.key")))
         except OSError as error:
             raise ConfigError(f"{error.filename}: {error.strerror}; make it with: cvfl certs {folder}") from None
+        check_pair(folder / f"{name}.crt", found.certificate, found.key, found.ca)
+        return found
 
     def for_server(self) -> grpc.ServerCredentials:
         """The server's side of mutual TLS: a peer without a certificate of the authority is refused."""
@@ -72,4 +78,14 @@ def peer_name(context: grpc.ServicerContext) -> str | None:
     return names[0].decode() if names else None
 
 
-__all__ = ["MAX_FRAME", "METHOD", "SERVER_NAME", "SERVICE", "Identity", "check_insecure", "options", "peer_name"]
+__all__ = [
+    "MAX_FRAME",
+    "METHOD",
+    "SERVER_NAME",
+    "SERVICE",
+    "Identity",
+    "check_insecure",
+    "grpc",
+    "options",
+    "peer_name",
+]

@@ -6,10 +6,8 @@ import queue
 import time
 from collections.abc import Callable
 
-import grpc
-
 from cvfl.errors import CvflError, RemoteProtocolError
-from cvfl.runtime.grpc_channel import MAX_FRAME, METHOD, SERVICE, Identity, check_insecure, options
+from cvfl.runtime.grpc_channel import MAX_FRAME, METHOD, SERVICE, Identity, check_insecure, grpc, options
 from cvfl.runtime.party_role import PartyRole, refusal
 
 OnWait = Callable[[str, float], None]
@@ -36,10 +34,15 @@ def attend(
     if identity is None:
         check_insecure(address)
     pause, lost = _FIRST_PAUSE, time.monotonic()
+
+    def heard() -> None:
+        nonlocal pause, lost
+        pause, lost = _FIRST_PAUSE, time.monotonic()
+        on_round()
+
     while not role.done:
         try:
-            if _session(role, address, identity, max_frame, on_round):
-                pause, lost = _FIRST_PAUSE, time.monotonic()
+            _session(role, address, identity, max_frame, heard)
             why = "the server ended the connection"
         except grpc.RpcError as error:
             if error.code() in _FINAL:
@@ -58,20 +61,18 @@ def attend(
 
 
 def _session(
-    role: PartyRole, address: str, identity: Identity | None, max_frame: int, on_round: Callable[[], None]
-) -> bool:
-    """One stream from its start to its end; whether the server said anything."""
+    role: PartyRole, address: str, identity: Identity | None, max_frame: int, heard: Callable[[], None]
+) -> None:
+    """One stream from its start to its end; `heard` is called whenever the server said something."""
     outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-    heard = False
     with _channel(address, identity, max_frame) as channel:
         call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(iter(outbox.get, None))
         try:
             outbox.put(role.hello())
             for frame in call:
-                heard = True
                 for reply in role.receive(frame):
                     outbox.put(reply)
-                on_round()
+                heard()
                 if role.done or role.refused is not None:
                     break
         except CvflError as error:
@@ -81,7 +82,6 @@ def _session(
         finally:
             outbox.put(None)
             _drain(call)
-    return heard
 
 
 def _drain(call: grpc.Call) -> None:

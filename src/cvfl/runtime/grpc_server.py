@@ -9,6 +9,7 @@ A stream that breaks is a party that left; the run waits for it, visibly, and go
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -17,10 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal
 
-import grpc
-
 from cvfl.errors import CvflError, DecodeError, RemoteProtocolError
-from cvfl.runtime.grpc_channel import MAX_FRAME, METHOD, SERVICE, Identity, check_insecure, options, peer_name
+from cvfl.runtime.grpc_channel import MAX_FRAME, METHOD, SERVICE, Identity, check_insecure, grpc, options, peer_name
 from cvfl.runtime.server_role import Replies, ServerRole, TermsError
 from cvfl.wire.control import Refusal, encode_control
 
@@ -30,6 +29,8 @@ OnWait = Callable[[list[str], float], None]
 _TICK = 0.5
 _INBOX = 256
 """Frames that wait to be worked on; beyond it, streams are held back."""
+_FAREWELL = 60.0
+"""Seconds that the server stays after the last round for parties that were away then."""
 
 
 @dataclass
@@ -40,7 +41,8 @@ class Connection:
     first: bytes
     outbox: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue)
     m: int = 0
-    refused: str | None = None
+    closed: bool = False
+    """Whether the party ended its side, which it does when it has heard the end."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class FederationServer:
         self.role, self.on_missing, self.wait_limit = role, on_missing, wait_limit
         self._inbox: queue.Queue[_Event] = queue.Queue(_INBOX)
         self._parties: dict[int, Connection] = {}
+        self._told: set[int] = set()
+        self._secure = identity is not None
         self._present: set[str] = set()
         self._lock = threading.Lock()
         threads = ThreadPoolExecutor(2 * len(role.names) + 8, thread_name_prefix="cvfl-stream")
@@ -99,22 +103,34 @@ class FederationServer:
     def _loop(self, on_wait: OnWait) -> None:
         missing_since: float | None = time.monotonic()
         started = False
-        while not (self.role.done and not self._parties):
-            try:
-                self._handle(self._inbox.get(timeout=_TICK))
-            except queue.Empty:
-                if self.role.done and missing_since is None:
-                    return  # a party that does not close its stream keeps nobody
-            missing = [] if self.role.done else self.role.missing
-            if not missing:
+        while not self.role.done:
+            self._work_on()
+            if not self.role.missing:
                 missing_since, started = None, True
                 continue
             if missing_since is None:
                 missing_since = time.monotonic()
             waited = time.monotonic() - missing_since
-            on_wait(missing, waited)
+            on_wait(self.role.missing, waited)
             if (started and self.on_missing == "fail") or waited > self.wait_limit:
-                raise RemoteProtocolError(f"{' and '.join(missing)} did not come back within {waited:.0f} s")
+                missing = " and ".join(self.role.missing)
+                raise RemoteProtocolError(f"{missing} did not come{' back' if started else ''} within {waited:.0f} s")
+        self._part_from_all(on_wait)
+
+    def _part_from_all(self, on_wait: OnWait) -> None:
+        """Stay until every party has heard that the run is over; one that is away for long keeps nobody."""
+        ended = time.monotonic()
+        while len(self._told) < len(self.role.names):
+            waited = time.monotonic() - ended
+            if waited > min(_FAREWELL, self.wait_limit):
+                return
+            if self.role.missing and waited > _TICK:
+                on_wait(self.role.missing, waited)
+            self._work_on()
+
+    def _work_on(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            self._handle(self._inbox.get(timeout=_TICK))
 
     def _handle(self, event: _Event) -> None:
         connection = event.connection
@@ -128,9 +144,8 @@ class FederationServer:
     def _take(self, connection: Connection, frame: bytes) -> None:
         try:
             self._send(self.role.receive(connection.m, frame))
-        except DecodeError as error:
+        except DecodeError:
             # Garbage on an admitted stream: that stream is cut, and the party may come again.
-            connection.refused = f"{self.role.names[connection.m - 1]}: {error}"
             self._part_with(connection)
             return
         self._send(self.role.work())
@@ -139,7 +154,6 @@ class FederationServer:
         try:
             connection.m, replies = self.role.join(connection.first, connection.name)
         except (RemoteProtocolError, DecodeError) as error:
-            connection.refused = str(error)
             connection.outbox.put(encode_control(Refusal(reason=str(error)), 0))
             connection.outbox.put(None)
             if isinstance(error, TermsError):
@@ -153,8 +167,9 @@ class FederationServer:
         connection.outbox.put(None)
         if self._parties.get(connection.m) is connection:
             del self._parties[connection.m]
-            if not self.role.done:
-                self.role.leave(connection.m)
+            self.role.leave(connection.m)
+            if self.role.done and connection.closed:
+                self._told.add(connection.m)
 
     def _send(self, replies: Replies) -> None:
         for m, frame in replies:
@@ -168,6 +183,8 @@ class FederationServer:
     def _join(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """A stream, in a thread of gRPC: who may not take part is refused before a byte of protocol is read."""
         name = peer_name(context)
+        if name is None and self._secure:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "the certificate has no common name")
         with self._lock:
             if name is not None and name not in self.role.names:
                 context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{name!r} is no party of this federation")
@@ -197,6 +214,7 @@ class FederationServer:
         try:
             for frame in frames:
                 self._inbox.put(_Event(connection, frame))
+            connection.closed = True
         except Exception:
             pass
         connection.outbox.put(None)

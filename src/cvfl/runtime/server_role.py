@@ -143,10 +143,10 @@ class ServerRole:
         kind = kind_of(frame)
         if kind in (1, 2, 3, 4):
             return self._round(m, frame)
-        self.setup_meter.add(m, Direction.UP, frame)
         if kind == BLINDED:
             return self._align(m, frame)
         _, message = decode_control(frame)
+        self.setup_meter.add(m, Direction.UP, frame)
         match message:
             case Have(session=session) if session == self._session:
                 return self._has(m, message)
@@ -223,6 +223,7 @@ class ServerRole:
         if self._alignment is None:
             return []  # of a session that is over
         message = decode_setup(frame)
+        self.setup_meter.add(m, Direction.UP, frame)
         if isinstance(message, Blinded):
             self._check_sender(m, message.m)
         replies = self._alignment.receive(message)

@@ -1,0 +1,171 @@
+"""Law 2: the same configuration and seed end in the same bits and bytes, whatever carries the messages."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.carriers import (
+    Loop,
+    Outcome,
+    in_process,
+    opened,
+    same,
+    settings,
+    table_settings,
+    threads,
+    write_config,
+    write_tables,
+)
+from cvfl.experiments import report
+from cvfl.experiments.local import train_grpc
+from cvfl.wire import decode
+from cvfl.wire.frame import kind_of
+
+DIGITS = {"name": "digits", "parties": 4}
+NAMED: dict[str, dict[str, Any]] = {
+    "identity": {"compressor": "identity", "server_compressor": "identity"},
+    "scalar": {"compressor": "scalar:bits=3"},
+    "lattice": {"compressor": "lattice:bits=4", "data": {"name": "wine", "parties": 4}},
+    "topk": {"compressor": "topk:bits=4", "server_compressor": "topk:bits=16"},
+    "schedule": {"compressor": "schedule(lattice:bits=3)", "server_model": {"name": "mlp", "hidden": [5]}},
+    "adam": {"optimizer": {"name": "adam"}, "step_size": {"eta": 0.01}},
+    "momentum": {"optimizer": {"name": "sgd", "momentum": 0.9, "weight_decay": 0.01}},
+    "algorithm 2": {"algorithm": 2, "local_iterations": 1, "gradient_compressor": "scalar:bits=8"},
+    "algorithm 2, top-k, adam": {
+        "algorithm": 2,
+        "local_iterations": 1,
+        "compressor": "topk:bits=8",
+        "gradient_compressor": "lattice:bits=4",
+        "optimizer": {"name": "adam"},
+    },
+    "float64": {
+        "precision": "float64",
+        "compressor": "scalar:bits=2",
+        "step_size": {"eta": 0.1, "schedule": "inverse"},
+    },
+    "batch norm and dropout": {
+        "party_model": {"name": "conformance.carriers:restless", "width": 4},
+        "evaluate_every": 1,
+    },
+    "residual network": {
+        "data": DIGITS,
+        "party_model": {"name": "conformance.carriers:residual", "width": 4},
+        "batch_size": 256,
+        "rounds": 4,
+        "evaluate_every": 1,
+    },
+    "attention": {"server_model": {"name": "attention", "hidden": [4]}, "compressor": "lattice:bits=3"},
+    "nothing held out": {"data": {"name": "wine", "parties": 2, "test_share": 0.0}},
+    "one party": {"data": {"name": "wine", "parties": 1}},
+    "squared loss": {"data": {"name": "diabetes", "parties": 3}, "batch_size": 100},
+}
+TABLES: dict[str, dict[str, Any]] = {
+    "private": {},
+    "private, validation": {"data": {"validation_share": 0.2}, "compressor": "topk:bits=8"},
+    "private, stratified": {"data": {"stratify": True, "validation_share": 0.2, "test_share": 0.2}},
+    "private, algorithm 2": {"algorithm": 2, "local_iterations": 1},
+    "embedded categories": {"data": {"prepare": {"categories": "embedding", "rare": 0.0}}},
+    "aligned": {"data": {"alignment": "aligned", "validation_share": 0.2}},
+    "aligned, stratified": {"data": {"alignment": "aligned", "stratify": True}},
+}
+
+
+@pytest.fixture(autouse=True)
+def _tidy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Pictures are tested elsewhere; tables are closed."""
+    monkeypatch.setattr(report, "write_report", lambda *_: None)
+    yield
+    while opened:
+        opened.pop().close()
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_named_data(case: str, tmp_path: Path) -> None:
+    config = settings(**NAMED[case])
+    expected = in_process(config)
+    assert len(expected.history) == config.rounds
+    same(Loop(config, tmp_path / "loop").run(), expected)
+    # In another order, messages of one round meet the server before those of another party's round before.
+    same(Loop(config, tmp_path / "other order", random.Random(1)).run(), expected)
+
+
+@pytest.mark.parametrize("case", ["lattice", "topk", "algorithm 2, top-k, adam", "batch norm and dropout"])
+def test_named_data_by_grpc(case: str, tmp_path: Path) -> None:
+    config = settings(**NAMED[case])
+    with threads(config, tmp_path) as federation:
+        federation.start_all()
+        same(federation.outcome(), in_process(config))
+
+
+def own_tables(folder: Path, case: str):  # type: ignore[no-untyped-def]
+    write_tables(folder, unlabelled=(3, 40, 41), aligned=case.startswith("aligned"))
+    return table_settings(folder, **TABLES[case])
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_own_tables(case: str, tmp_path: Path) -> None:
+    config = own_tables(tmp_path, case)
+    expected = in_process(config)
+    same(Loop(config, tmp_path / "loop").run(), expected)
+    same(Loop(config, tmp_path / "other order", random.Random(2)).run(), expected)
+
+
+@pytest.mark.parametrize("case", ["private, stratified", "aligned"])
+def test_own_tables_by_grpc(case: str, tmp_path: Path) -> None:
+    config = own_tables(tmp_path, case)
+    with threads(config, tmp_path) as federation:
+        federation.start_all()
+        same(federation.outcome(), in_process(config))
+
+
+def test_the_command_that_starts_all_roles(tmp_path: Path) -> None:
+    """Real processes: each opens the table of its own section only."""
+    config = own_tables(tmp_path, "private, validation")
+    summary = train_grpc(write_config(tmp_path / "fed.toml", config), [], tmp_path / "run")
+    expected = in_process(config)
+    assert summary["parameters"] == expected.parameters
+    assert summary["bytes"] == expected.bytes
+
+
+def test_a_different_seed_is_a_different_run() -> None:
+    """What the other tests compare can differ."""
+    one, other = in_process(settings()), in_process(settings(seed=4))
+    assert one.models["server"] != other.models["server"]
+    with pytest.raises(AssertionError):
+        same(one, other)
+
+
+@pytest.mark.parametrize("part", [field.name for field in dataclasses.fields(Outcome) if field.name != "parameters"])
+def test_the_comparison_sees_every_part(part: str) -> None:
+    one, other = in_process(settings()), in_process(settings(seed=4, compressor="identity"))
+    with pytest.raises(AssertionError):
+        same(dataclasses.replace(one, **{part: getattr(other, part)}), one)
+
+
+def test_parties_hear_no_labels_in_algorithm_2(tmp_path: Path) -> None:
+    """And in no case the labels of held-out rows."""
+    for algorithm, expected in ((1, True), (2, False)):
+        folder = tmp_path / str(algorithm)
+        folder.mkdir()
+        write_tables(folder)
+        loop = Loop(table_settings(folder, algorithm=algorithm, local_iterations=1), folder / "loop")
+        heard: list[bytes] = []
+        receive = loop.parties["shop"].role.receive
+
+        def spy(frame: bytes, heard: list[bytes] = heard, receive: Any = receive) -> Any:
+            heard.append(frame)
+            return receive(frame)
+
+        loop.parties["shop"].role.receive = spy  # type: ignore[method-assign]
+        loop.run()
+        (targets,) = [frame for frame in heard if kind_of(frame) == 8]
+        rows = loop.server.role.facts["rows"]
+        labels = 8 * rows[0] if expected else 0
+        assert len(targets) == 20 + 11 + sum(rows) + labels
+        assert all(decode(frame) for frame in heard if kind_of(frame) < 5)
