@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,19 +32,26 @@ def make_certificates(folder: Path, hosts: Sequence[str], parties: Sequence[str]
     """
     if SERVER_NAME in parties or len(set(parties)) != len(parties):
         raise ConfigError("every role needs a name of its own, and 'server' is taken")
+    try:
+        return _written(folder, hosts, parties, days)
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be written: {error.strerror}") from None
+
+
+def _written(folder: Path, hosts: Sequence[str], parties: Sequence[str], days: int) -> list[Path]:
+    names = {SERVER_NAME: [_general(host) for host in hosts]} | {name: [_general(name)] for name in parties}
     folder.mkdir(parents=True, exist_ok=True)
     authority, key = _authority(folder, days)
     written = []
-    for name in (SERVER_NAME, *parties):
+    for name, known_as in names.items():
         own = ec.generate_private_key(ec.SECP256R1())
-        names = [_general(host) for host in hosts] if name == SERVER_NAME else [x509.DNSName(name)]
         usage = ExtendedKeyUsageOID.SERVER_AUTH if name == SERVER_NAME else ExtendedKeyUsageOID.CLIENT_AUTH
         signed = (
             _builder(name, days)
             .issuer_name(authority.subject)
             .public_key(own.public_key())
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(x509.SubjectAlternativeName(known_as), critical=False)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=True)
             .sign(key, hashes.SHA256())
         )
@@ -123,6 +131,8 @@ def _general(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
+        if not re.fullmatch(r"[A-Za-z0-9_.*-]+", host):
+            raise ConfigError(f"{host!r} is no name; write letters, digits, - and _, or an address") from None
         return x509.DNSName(host)
 
 

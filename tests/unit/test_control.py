@@ -1,0 +1,170 @@
+"""Messages by which roles find together: what goes in comes out, and anything else is one typed error."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cvfl.errors import DecodeError
+from cvfl.wire.control import (
+    CONTROL,
+    MAX_CONTROL,
+    TARGETS,
+    Begin,
+    Control,
+    End,
+    Have,
+    Hello,
+    Recall,
+    Refusal,
+    Settle,
+    Settled,
+    Targets,
+    decode_control,
+    encode_control,
+)
+from cvfl.wire.frame import seal
+
+MESSAGES: list[Control | Targets] = [
+    Hello(name="bank", terms={"seed": 1, "eta": 0.1, "nested": {"list": [1, None, "x"]}}, offer={"width": 4}),
+    Recall(session=3),
+    Have(session=3, run="ab12", rounds=[0, 10, 20]),
+    Settle(session=3, run="ab12", m=2, how="align"),
+    Settled(session=3, rows=[100, 0, 20]),
+    Begin(session=3, m=2, t0=20, facts={"names": ["bank"]}),
+    End(rounds=40),
+    Refusal(reason="äöü: why not"),
+    Targets(2, 1, 3, b"\0\1\2\3", struct.pack("<3d", 0.0, 1.5, -2.0)),
+    Targets(2, 0, 1, b"", b""),
+]
+
+
+def name(message: object) -> str:
+    return type(message).__name__
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=name)
+def test_a_message_comes_back(message: Control | Targets) -> None:
+    sender, found = decode_control(encode_control(message, 2))
+    assert sender == 2
+    if isinstance(message, Targets):
+        assert isinstance(found, Targets)
+        assert (bytes(found.parts), bytes(found.labels)) == (message.parts, message.labels)
+        assert (found.m, found.loss, found.outputs) == (message.m, message.loss, message.outputs)
+    else:
+        assert found == message
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=name)
+def test_every_truncation_and_every_flipped_bit_is_refused(message: Control | Targets) -> None:
+    frame = encode_control(message, 2)
+    for size in range(len(frame)):
+        with pytest.raises(DecodeError):
+            decode_control(frame[:size])
+    for at in range(len(frame)):
+        damaged = bytearray(frame)
+        damaged[at] ^= 1 << (at % 8)
+        with pytest.raises(DecodeError):
+            decode_control(bytes(damaged))
+    with pytest.raises(DecodeError):
+        decode_control(frame + b"\0")
+
+
+def control(values: object) -> bytes:
+    return seal(CONTROL, 1, 0, [json.dumps(values).encode()])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        [],
+        "hello",
+        None,
+        {"type": "hallo"},
+        {"type": "hello"},
+        {"type": "hello", "name": 7, "terms": {}, "offer": {}},
+        {"type": "hello", "name": "bank", "terms": [], "offer": {}},
+        {"type": "hello", "name": "bank", "terms": {}, "offer": {}, "more": 1},
+        {"type": "recall", "session": "3"},
+        {"type": "recall", "session": 3.0},
+        {"type": "recall", "session": True},
+        {"type": "have", "session": 1, "run": "", "rounds": ["1"]},
+        {"type": "settle", "session": 1, "run": "", "m": 1, "how": "somehow"},
+        {"type": "end", "rounds": None},
+    ],
+)
+def test_values_that_are_not_as_they_should_be(values: object) -> None:
+    with pytest.raises(DecodeError, match="a control message that is malformed"):
+        decode_control(control(values))
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b'{"type":"end","rounds":1}x', b"[" * 100_000, b"1" * 10_000])
+def test_bodies_that_are_no_json(body: bytes) -> None:
+    with pytest.raises(DecodeError):
+        decode_control(seal(CONTROL, 1, 0, [body]))
+
+
+def test_a_control_message_has_a_limit() -> None:
+    reason = "x" * MAX_CONTROL
+    with pytest.raises(DecodeError):
+        decode_control(encode_control(Refusal(reason=reason), 1))
+    assert decode_control(encode_control(Refusal(reason=reason[:-100]), 1))
+
+
+@pytest.mark.parametrize("kind", [0, 1, 4, 5, 6, 9, 255])
+def test_other_kinds_are_refused(kind: int) -> None:
+    with pytest.raises(DecodeError, match=f"a message of kind {kind} and round 0 where roles find together"):
+        decode_control(seal(kind, 1, 0, [b"{}"]))
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=name)
+def test_a_round_has_no_place_here(message: Control | Targets) -> None:
+    frame = encode_control(message, 1)
+    kind, body = frame[5], frame[20:]
+    with pytest.raises(DecodeError):
+        decode_control(seal(kind, 1, 1, [body]))
+
+
+@pytest.mark.parametrize(("rows", "labels"), [(1 << 32 - 1, 0), (0, (1 << 32) - 1), (3, 0), (0, 1), (1, 2)])
+def test_targets_that_claim_more_or_less_than_there_is(rows: int, labels: int) -> None:
+    head = struct.pack("<BHII", 0, 1, rows, labels)
+    with pytest.raises(DecodeError):
+        decode_control(seal(TARGETS, 1, 0, [head, b"\0\0", bytes(8)]))
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_end_in_a_value_or_a_decode_error(data: bytes) -> None:
+    with pytest.raises(DecodeError):
+        decode_control(data)
+
+
+@given(kind=st.sampled_from([CONTROL, TARGETS]), body=st.binary(max_size=200), m=st.integers(0, 65535))
+def test_any_body_ends_in_a_value_or_a_decode_error(kind: int, body: bytes, m: int) -> None:
+    try:
+        sender, _ = decode_control(seal(kind, m, 0, [body]))
+    except DecodeError:
+        return
+    assert sender == m
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = ("type", "name", "terms", "offer", "protocol", "session", "run", "rounds", "m", "how", "rows", "t0", "facts")
+TYPES = st.sampled_from(["hello", "recall", "have", "settle", "settled", "begin", "end", "refusal", "x"])
+
+
+@given(st.fixed_dictionaries({"type": TYPES}, optional=dict.fromkeys(FIELDS[1:], JSON)))
+def test_any_values_end_in_a_message_that_comes_back_or_a_decode_error(values: dict[str, object]) -> None:
+    try:
+        _, message = decode_control(control(values))
+    except DecodeError:
+        return
+    assert type(message).__name__.lower() == values["type"]
