@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import random
 import socket
 import ssl
 import struct
@@ -17,6 +19,7 @@ import pytest
 
 from conformance.carriers import (
     SERVER,
+    Loop,
     Outcome,
     Puppet,
     Threads,
@@ -25,16 +28,31 @@ from conformance.carriers import (
     same,
     settings,
     signed,
+    table_settings,
     threads,
+    write_tables,
 )
-from cvfl.errors import RemoteProtocolError
+from cvfl.errors import CvflError, RemoteProtocolError
 from cvfl.experiments import report
 from cvfl.experiments.config import RunConfig
 from cvfl.experiments.roles import offer_of, terms_of
 from cvfl.runtime.certificates import make_certificates
 from cvfl.runtime.grpc_channel import Identity, grpc
 from cvfl.wire import Embedding, encode
-from cvfl.wire.control import Hello, Refusal, decode_control, encode_control
+from cvfl.wire.control import (
+    CONTROL,
+    TARGETS,
+    Begin,
+    End,
+    Have,
+    Hello,
+    Recall,
+    Refusal,
+    Settled,
+    Targets,
+    decode_control,
+    encode_control,
+)
 from cvfl.wire.frame import seal
 
 CONFIG = settings(rounds=4)
@@ -394,3 +412,81 @@ def test_a_party_without_a_server_gives_up(tmp_path: Path) -> None:
         federation.join(20)
         assert str(federation.errors["hospital"]).startswith(f"hospital: no server at {federation.address} for ")
         assert federation.waits["hospital"]
+
+
+LABELS: dict[str, tuple[int, int, bytes, list[float]]] = {
+    "a class too many": (2, 3, b"\0" * 75, [3.0] * 75),
+    "a negative class": (2, 3, b"\0" * 75, [-1.0] * 75),
+    "no number": (0, 1, b"\0" * 75, [math.nan] * 75),
+    "too large": (0, 1, b"\0" * 75, [math.inf] * 75),
+    "an unknown loss": (9, 1, b"\0" * 75, [1.0] * 75),
+    "too few labels": (1, 1, b"\0" * 75, [1.0]),
+    "no rows": (1, 1, b"", []),
+    "unknown parts": (1, 1, bytes(range(75)), [1.0] * 3),
+    "more rows than there are": (1, 1, b"\0" * 700, [1.0] * 700),
+}
+
+
+@pytest.mark.parametrize("case", LABELS)
+def test_labels_that_cannot_be(case: str, tmp_path: Path) -> None:
+    """A label holder that sends nonsense ends the run in one line, at the server or at a party that hears of it."""
+    loss, outputs, parts, labels = LABELS[case]
+    write_tables(tmp_path)
+    loop = Loop(table_settings(tmp_path), tmp_path / "loop")
+    with loop.stack:
+        while not (loop.up["bank"] and loop.up["bank"][0][1][5] == TARGETS):
+            loop.step()
+        targets = Targets(1, loss, outputs, parts, struct.pack(f"<{len(labels)}d", *labels))
+        loop.up["bank"][0] = ("frame", encode_control(targets, 1))
+        with pytest.raises(CvflError) as caught:
+            loop.run()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("holders", "said"), [((), "none"), (("bank", "shop"), "bank and shop")])
+def test_one_party_holds_the_label(holders: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    write_tables(tmp_path)
+    columns = {"bank": "y", "shop": "city"}
+    party = {
+        name: {"table": str(tmp_path / f"{name}.csv")} | ({"label": column} if name in holders else {})
+        for name, column in columns.items()
+    }
+    loop = Loop(table_settings(tmp_path, party=party), tmp_path / "loop")
+    with loop.stack, pytest.raises(RemoteProtocolError, match=f"exactly one party holds the label, not {said}; set"):
+        loop.run()
+
+
+def hostile(draw: random.Random) -> list[bytes]:
+    """Frames with a valid seal: any kind, sender and round with any body, and control messages at a wrong time."""
+    frames = [
+        seal(kind, m, draw.choice([0, 1, 2, (1 << 32) - 1]), [draw.randbytes(draw.choice([0, 1, 12, 40, 200]))])
+        for kind in range(10)
+        for m in (0, 1, 2, 9)
+    ]
+    for session in (0, 1, 2, -5, 10**30):
+        frames += [
+            encode_control(Have(session=session, run="x", rounds=[-1, 0, 3, 10**20]), 2),
+            encode_control(Settled(session=session, rows=[-1] * draw.randrange(4)), 2),
+            encode_control(Begin(session=session, m=2, t0=1), 2),
+            encode_control(Recall(session=session), 2),
+        ]
+    frames += [encode_control(End(rounds=1), 2), hello("bank"), seal(CONTROL, 2, 0, [b"[" * 5000])]
+    draw.shuffle(frames)
+    return frames
+
+
+@pytest.mark.parametrize("stage", [2, 8, 14, 18, 26])
+def test_any_frame_of_an_admitted_party_ends_in_replies_or_one_typed_error(stage: int, tmp_path: Path) -> None:
+    """Never a crash of the server, whatever the moment: while it waits, aligns, settles or trains."""
+    write_tables(tmp_path)
+    draw, config = random.Random(stage), table_settings(tmp_path, rounds=3)
+    frames = hostile(draw)
+    for at in range(0, len(frames), 16):
+        loop = Loop(config, tmp_path / str(at))
+        with loop.stack:
+            while loop.delivered < stage:
+                loop.step()
+            for frame in frames[at : at + 16]:
+                with contextlib.suppress(CvflError):
+                    loop.server.role.receive(2, frame)
+                    loop.server.role.work()

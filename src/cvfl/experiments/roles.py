@@ -30,6 +30,7 @@ from cvfl.wire.control import How, Targets
 LEFT_OUT = 3
 """The part of a row that has no label."""
 _LOSSES = list(Loss)
+_LARGEST = torch.finfo(torch.float64).max
 _FACTS = TypeAdapter(Facts)
 
 
@@ -42,8 +43,13 @@ def terms_of(config: RunConfig) -> dict[str, Any]:
 
 
 def offer_of(config: RunConfig, name: str) -> dict[str, Any]:
-    """What a party tells of itself: the width of its embedding, and its compressor."""
-    return {"width": config.model_of(name).width, "compressor": config.compressor_of(name)}
+    """What a party tells of itself: the width of its embedding, its compressor, and whether it holds the label."""
+    section = config.party.get(name)
+    return {
+        "width": config.model_of(name).width,
+        "compressor": config.compressor_of(name),
+        "label": section is not None and section.label is not None,
+    }
 
 
 class NamedRows:
@@ -188,6 +194,9 @@ class NamedDesk:
         self._labels = Labels(data.train_labels, data.test_labels, data.validation_labels)
         self._loss, self._outputs = data.loss, data.outputs
 
+    def check(self, offers: Sequence[Mapping[str, Any]]) -> None:
+        """Any offers will do."""
+
     def accept(self, targets: Targets) -> None:
         """Labels come with the data."""
         raise RemoteProtocolError("targets for a data set that has its own")
@@ -227,6 +236,13 @@ class TableDesk(NamedDesk):
         self.how = "align" if config.data.alignment == "private" else "as-is"
         self._known: Targets | None = None
 
+    def check(self, offers: Sequence[Mapping[str, Any]]) -> None:
+        """One party holds the label: without it everyone would wait for labels that never come."""
+        holders = [name for name, offer in zip(self.names, offers, strict=True) if offer.get("label")]
+        if len(holders) != 1:
+            said = " and ".join(holders) or "none"
+            raise RemoteProtocolError(f"exactly one party holds the label, not {said}; set its key label")
+
     def accept(self, targets: Targets) -> None:
         """Take the labels."""
         parts = np.frombuffer(targets.parts, dtype=np.int8)
@@ -235,6 +251,9 @@ class TableDesk(NamedDesk):
         if targets.loss >= len(_LOSSES) or len(labels) != sum(sizes):
             raise RemoteProtocolError(f"{self.names[targets.m - 1]}: {len(labels)} labels for {sum(sizes)} rows")
         self._loss, self._outputs = _LOSSES[targets.loss], targets.outputs
+        low, high = (0, targets.outputs - 1) if self._loss is Loss.MULTICLASS else (-_LARGEST, _LARGEST)
+        if not bool(((labels >= low) & (labels <= high)).all()):
+            raise RemoteProtocolError(f"{self.names[targets.m - 1]}: labels that the {self._loss} loss does not take")
         typed = self._loss.labels(labels, getattr(torch, self.config.precision))
         train, validation, test = torch.split(typed, sizes)
         self._labels = Labels(train, test, validation)

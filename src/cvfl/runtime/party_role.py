@@ -172,6 +172,8 @@ class PartyRole:
             self.done = True
 
     def _begin(self, t0: int, facts: dict[str, Any]) -> Iterable[bytes]:
+        if self.material.sizes() is None:
+            raise RemoteProtocolError(f"{self.material.name}: the run begins before its rows are settled")
         self._facts = facts
         self.party = self.material.party(self._m, facts)
         self._checkpoints.drop_after(t0)

@@ -52,6 +52,9 @@ class Desk(Protocol):
 
     how: How
 
+    def check(self, offers: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse parties that cannot settle their rows together."""
+
     def accept(self, targets: Targets) -> None:
         """Take the labels from their holder."""
 
@@ -214,6 +217,7 @@ class ServerRole:
         )
         how: How = "known" if known else self.desk.how
         if not known:
+            self.desk.check([self._offers[m] for m in range(1, len(self.names) + 1)])
             self._run = secrets.token_hex(8)
             self._checkpoints.drop_after(-1)
             self._alignment = AlignmentServer(self.names) if how == "align" else None
@@ -239,6 +243,7 @@ class ServerRole:
     def _targets(self, m: int, targets: Targets) -> Replies:
         if len(self._have) < len(self.names) or self.server is not None:
             return []  # of a session that is over
+        self._check_sender(m, targets.m)
         self.desk.accept(targets)
         frame = encode_control(self.desk.passed_on(targets), SERVER)
         others = [(j, frame) for j in range(1, len(self.names) + 1) if j != m]

@@ -8,7 +8,8 @@
       Settled(session, rows) ────▶                         my rows are in their order
                              ◀────      Begin(session, t0) go back to round t0 and send its embedding
       ...                               rounds
-                             ◀────      End                the run is over
+      Have(session, rounds)  ────▶                         the last round is over, and what it left is kept
+                             ◀────      End                everyone has said so: the run is over
 
 A session starts whenever a role has come back. Frames of an older session are left unread. `Refusal` may come from
 either side at any time: it says in one line what is wrong.
