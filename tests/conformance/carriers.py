@@ -468,11 +468,11 @@ class Processes:
         self.children[role].send_signal(signal.SIGINT)
         return self.children[role].wait(30)
 
-    def events(self, role: str) -> list[dict[str, Any]]:
-        """What a role has printed so far, whole lines only."""
+    def events(self, role: str, since: int = 0) -> list[dict[str, Any]]:
+        """What a role has printed so far after its first `since` events, whole lines only."""
         path = self.folder / f"{role}.out"
         text = path.read_text(encoding="utf-8") if path.exists() else ""
-        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        return [json.loads(line) for line in text.splitlines(keepends=True)[since:] if line.endswith("\n")]
 
     def errors(self, role: str) -> str:
         """What a role has printed as errors."""
@@ -482,9 +482,9 @@ class Processes:
         """Wait until the server has printed round t0, not counting its first `since` events; how many there are."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            events = self.events(SERVER)
-            if any(event["event"] == "round" and event["round"] >= t0 for event in events[since:]):
-                return len(events)
+            events = self.events(SERVER, since)
+            if any(event["event"] == "round" and event["round"] >= t0 for event in events):
+                return since + len(events)
             assert self.children[SERVER].poll() in (None, 0), self.errors(SERVER)
             time.sleep(0.02)
         raise AssertionError(f"round {t0} did not come within {seconds:.0f} s: {events[-3:]}")

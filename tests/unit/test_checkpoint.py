@@ -146,21 +146,21 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
         assert checkpoints.rounds() == [] or equal(checkpoints.load(1), STATE | {"t0": 1})
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"garbage",
-        b"\xff" * 1000,
-        b"\0" * 8,
-        save({}),
-        save({"0": torch.ones(2)}, {"state": "{}"}),
-        save({}, {"state": "not JSON", "sha256": "0"}),
-    ],
-)
-def test_other_files_count_as_absent(content: bytes, tmp_path: Path) -> None:
+FILES: dict[str, bytes] = {
+    "empty": b"",
+    "text": b"garbage",
+    "a huge header": b"\xff" * 1000,
+    "no header": b"\0" * 8,
+    "no state": save({}),
+    "no checksum": save({"0": torch.ones(2)}, {"state": "{}"}),
+    "a wrong checksum": save({}, {"state": "not JSON", "sha256": "0"}),
+}
+
+
+@pytest.mark.parametrize("content", FILES)
+def test_other_files_count_as_absent(content: str, tmp_path: Path) -> None:
     checkpoints = kept(tmp_path, 1)
-    path(tmp_path, 2).write_bytes(content)
+    path(tmp_path, 2).write_bytes(FILES[content])
     assert checkpoints.rounds() == [1]
 
 
