@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import pty
+import sqlite3
 import subprocess
 import sys
 import tomllib
@@ -95,8 +96,6 @@ def test_files_are_named_as_seen_from_the_configuration(folder):
 
 
 def test_a_database_is_a_party_like_any_other(folder):
-    import sqlite3  # noqa: PLC0415
-
     with sqlite3.connect(folder / "town.db") as database:
         database.execute("create table people (ID integer, rent real)")
         database.executemany("insert into people values (?, ?)", [(i, float(i % 7)) for i in range(100, 220)])
@@ -259,3 +258,56 @@ def test_every_help_has_an_example(command):
     code, output = cvfl(*command, "--help")
     assert code == 0
     assert f"Example: cvfl {' '.join(command)}" in output
+
+
+def spoiled_csv(folder: Path, change) -> None:
+    path = folder / "bank.csv"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(change(lines)) + "\n")
+
+
+BAD_TABLES = {
+    "ragged": (lambda f: spoiled_csv(f, lambda ls: [*ls[:6], ls[6] + ",9", *ls[7:]]), ["bank.csv", "line 7"]),
+    "mixed": (
+        lambda f: spoiled_csv(
+            f, lambda ls: [*ls[:3], ls[3].replace(",", ",abc,", 1).replace("abc,", "abc", 1), *ls[4:]]
+        ),
+        ["bank.csv", "'income'"],
+    ),
+    "one class": (
+        lambda f: spoiled_csv(f, lambda ls: [line.replace(",no", ",yes") for line in ls]),
+        ["bank.csv", "'y'"],
+    ),
+    "constant": (
+        lambda f: (f / "fed.toml").write_text((f / "fed.toml").read_text().replace('"country", ', "")),
+        ["'country'"],
+    ),
+    "truncated": (
+        lambda f: (f / "shop.parquet").write_bytes((f / "shop.parquet").read_bytes()[:-40]),
+        ["shop.parquet"],
+    ),
+    "no column": (
+        lambda f: (f / "fed.toml").write_text((f / "fed.toml").read_text().replace('id = "ID"', 'id = "IDD"')),
+        ["bank.csv", "did you mean 'ID'?"],
+    ),
+    "bad SQL": (
+        lambda f: (f / "fed.toml").write_text(
+            (f / "fed.toml").read_text().replace('table = "shop.parquet"', 'url = "sqlite:///x.db"\nquery = "selct 1"')
+        ),
+        ["shop", "sqlite"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TABLES)
+def test_a_table_that_cannot_be_used_is_one_line_and_exit_code_2(folder, case):
+    cvfl(*INIT)
+    sqlite3.connect(folder / "x.db").execute("create table t (a)").connection.close()
+    spoil, words = BAD_TABLES[case]
+    spoil(folder)
+    result = CliRunner().invoke(app, ["train", "fed.toml", "--out", "run"])
+    assert result.exit_code == 2, result.output
+    lines = [line for line in result.output.splitlines() if line.strip()]
+    assert len(lines) == 1
+    assert all(word in lines[0] for word in ["error: ", *words]), lines
+    assert not (folder / "run").exists()
