@@ -6,12 +6,16 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from cvfl.errors import DecodeError
 from cvfl.wire.packet import Reader
+
+try:  # the same sum, thirty times faster, where an extra brought it
+    from isal.isal_zlib import crc32
+except ImportError:
+    from zlib import crc32
 
 MAGIC = b"cvfl"
 VERSION = 1
@@ -40,9 +44,9 @@ def seal(kind: int, sender: int, t0: int, parts: Sequence[Bytes]) -> bytes:
     """The frame around a body that is given in parts."""
     size = sum(len(part) for part in parts)
     head = HEADER.pack(MAGIC, VERSION, kind, sender, t0, size, 0)[:-4]
-    crc = zlib.crc32(head)
+    crc = crc32(head)
     for part in parts:
-        crc = zlib.crc32(part, crc)
+        crc = crc32(part, crc)
     return b"".join((head, struct.pack("<I", crc), *parts))
 
 
@@ -59,6 +63,6 @@ def unseal(data: Bytes, max_body: int = MAX_BODY) -> Frame:
         raise DecodeError(f"a body of {size} bytes is over the cap of {max_body}")
     body = reader.take(size, "body")
     reader.finish()
-    if zlib.crc32(body, zlib.crc32(head[:-4])) != crc:
+    if crc32(body, crc32(head[:-4])) != crc:
         raise DecodeError("checksum does not match")
     return Frame(kind, sender, t0, body)
