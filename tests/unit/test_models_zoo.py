@@ -127,9 +127,12 @@ def test_mvcnn_is_the_papers_at_224_pixels_and_fits_every_size() -> None:
     ]
     assert MVCNN(1, 4, (48, 48)).head.in_features == 256 * 4 * 4
     with torch.device("meta"):
-        for side in range(MVCNN.SMALLEST, 260, 3):
+        for side in range(MVCNN.smallest(), 260, 3):
             h = MVCNN(1, 3, (side, side + 5), width=2)(torch.empty(2, 1, 1, side, side + 5))
             assert h.shape == (2, 3)
+        for step in (1, 2, 3, 5):
+            side = MVCNN.smallest(step)
+            assert MVCNN(1, 3, (side, side), 2, step)(torch.empty(2, 1, 1, side, side)).shape == (2, 3)
 
 
 def test_a_category_is_looked_up_and_numbers_pass_through() -> None:

@@ -17,7 +17,7 @@ class CNN(nn.Module):
         blocks: list[nn.Module] = []
         size = channels
         for layer in range(layers):
-            blocks += [nn.Conv2d(size, width << layer, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+            blocks += [nn.Conv2d(size, width << layer, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()]
             size = width << layer
         self.features = nn.Sequential(*blocks)
         self.head = nn.Linear(size, outputs)
@@ -32,24 +32,29 @@ class MVCNN(nn.Module):
     """Views of an object, B x V x C x H x W: one trunk for all views, their features' maximum, one linear layer.
 
     For images of 224 x 224 and `width` = 64 it is the paper's: convolution 11x11 by steps of 4, maximum over 5x5 by
-    steps of 3, convolution 3x3 to 256 channels, and the maximum again, which leaves 5 x 5 places. The first step and
-    kernel follow the size of the image (step = side / 56, kernel = 2 step + 3), so that images of 48 x 48 (step 1,
-    kernel 5) leave 4 x 4. The smallest image is 17 x 17.
+    steps of 3, convolution 3x3 to 256 channels, and the maximum again, which leaves 5 x 5 places. The first step
+    follows the size of the image if it is not given (side / 56; kernel = 2 step + 3), so that images of 48 x 48 (step
+    1, kernel 5) leave 4 x 4. ReLU comes after the maximum, which is the same and is less to compute.
     """
 
-    SMALLEST = 17
+    @staticmethod
+    def smallest(step: int = 1) -> int:
+        """Pixels that each side needs so that one place is left at the end."""
+        return 18 * step - 1
 
-    def __init__(self, channels: int, outputs: int, size: tuple[int, int], width: int = 64) -> None:
+    def __init__(
+        self, channels: int, outputs: int, size: tuple[int, int], width: int = 64, step: int | None = None
+    ) -> None:
         super().__init__()
-        step = max(1, round(min(size) / 56))
+        step = step or max(1, round(min(size) / 56))
         kernel = 2 * step + 3
         self.features = nn.Sequential(
             nn.Conv2d(channels, width, kernel, step, padding=2),
-            nn.ReLU(),
             nn.MaxPool2d(5, 3),
+            nn.ReLU(),
             nn.Conv2d(width, 4 * width, 3, padding=1),
-            nn.ReLU(),
             nn.MaxPool2d(5, 3),
+            nn.ReLU(),
         )
         height, across = (_pooled(_pooled((side + 4 - kernel) // step + 1)) for side in size)
         self.head = nn.Linear(4 * width * height * across, outputs)

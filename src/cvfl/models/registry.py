@@ -21,7 +21,7 @@ from cvfl.models.tabular import MLP, TabularMLP
 Make = Callable[[], nn.Module]
 
 _DIMENSIONS = {"lstm": 2, "gru": 2, "cnn": 3, "resnet": 3, "mvcnn": 4}
-_HIDDEN = {"cnn": ("width", "layers"), "resnet": ("width", "blocks", "stages"), "mvcnn": ("width",)}
+_HIDDEN = {"cnn": ("width", "layers"), "resnet": ("width", "blocks", "stages"), "mvcnn": ("width", "step")}
 
 
 def party_model(
@@ -72,8 +72,8 @@ def _check_shape(name: str, shape: tuple[int, ...], hidden: tuple[int, ...]) -> 
     if len(shape) != _DIMENSIONS.get(name, len(shape)):
         raise ConfigError(f"model {name!r} does not take rows of shape {shape}")
     _check_hidden(name, hidden)
-    layers = hidden[1] if len(hidden) > 1 else 3
-    smallest = {"cnn": 1 << layers, "mvcnn": MVCNN.SMALLEST}.get(name, 1)
+    second = hidden[1:2]
+    smallest = {"cnn": 1 << (*second, 3)[0], "mvcnn": MVCNN.smallest(*second)}.get(name, 1)
     if min(shape[-2:]) < smallest:
         raise ConfigError(f"model {name!r} takes images of {smallest} x {smallest} pixels or more, not {shape}")
 
