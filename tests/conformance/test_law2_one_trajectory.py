@@ -4,67 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conformance.carriers import (
-    Loop,
-    Outcome,
-    in_process,
-    opened,
-    same,
-    settings,
-    table_settings,
-    threads,
-    write_config,
-    write_tables,
-)
-from cvfl.experiments import report
+from conformance.cases import NAMED, settings, table_settings, write_config, write_tables
+from conformance.loop import Loop
+from conformance.outcome import Outcome, in_process, same
+from conformance.threads import threads
 from cvfl.experiments.local import train_grpc
 from cvfl.wire import decode
 from cvfl.wire.frame import kind_of
 
-DIGITS = {"name": "digits", "parties": 4}
-NAMED: dict[str, dict[str, Any]] = {
-    "identity": {"compressor": "identity", "server_compressor": "identity"},
-    "scalar": {"compressor": "scalar:bits=3"},
-    "lattice": {"compressor": "lattice:bits=4", "data": {"name": "wine", "parties": 4}},
-    "topk": {"compressor": "topk:bits=4", "server_compressor": "topk:bits=16"},
-    "schedule": {"compressor": "schedule(lattice:bits=3)", "server_model": {"name": "mlp", "hidden": [5]}},
-    "adam": {"optimizer": {"name": "adam"}, "step_size": {"eta": 0.01}},
-    "momentum": {"optimizer": {"name": "sgd", "momentum": 0.9, "weight_decay": 0.01}},
-    "algorithm 2": {"algorithm": 2, "local_iterations": 1, "gradient_compressor": "scalar:bits=8"},
-    "algorithm 2, top-k, adam": {
-        "algorithm": 2,
-        "local_iterations": 1,
-        "compressor": "topk:bits=8",
-        "gradient_compressor": "lattice:bits=4",
-        "optimizer": {"name": "adam"},
-    },
-    "float64": {
-        "precision": "float64",
-        "compressor": "scalar:bits=2",
-        "step_size": {"eta": 0.1, "schedule": "inverse"},
-    },
-    "batch norm and dropout": {
-        "party_model": {"name": "conformance.carriers:restless", "width": 4},
-        "evaluate_every": 1,
-    },
-    "residual network": {
-        "data": DIGITS,
-        "party_model": {"name": "conformance.carriers:residual", "width": 4},
-        "batch_size": 256,
-        "rounds": 4,
-        "evaluate_every": 1,
-    },
-    "attention": {"server_model": {"name": "attention", "hidden": [4]}, "compressor": "lattice:bits=3"},
-    "nothing held out": {"data": {"name": "wine", "parties": 2, "test_share": 0.0}},
-    "one party": {"data": {"name": "wine", "parties": 1}},
-    "squared loss": {"data": {"name": "diabetes", "parties": 3}, "batch_size": 100},
-}
+pytestmark = pytest.mark.usefixtures("tidy")
 TABLES: dict[str, dict[str, Any]] = {
     "private": {},
     "private, validation": {"data": {"validation_share": 0.2}, "compressor": "topk:bits=8"},
@@ -74,15 +27,6 @@ TABLES: dict[str, dict[str, Any]] = {
     "aligned": {"data": {"alignment": "aligned", "validation_share": 0.2}},
     "aligned, stratified": {"data": {"alignment": "aligned", "stratify": True}},
 }
-
-
-@pytest.fixture(autouse=True)
-def _tidy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Pictures are tested elsewhere; tables are closed."""
-    monkeypatch.setattr(report, "write_report", lambda *_: None)
-    yield
-    while opened:
-        opened.pop().close()
 
 
 @pytest.mark.parametrize("case", NAMED)

@@ -18,9 +18,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from conformance.cases import settings
 from cvfl.cli.nvflare_job import nvflare_job, nvflare_site
 from cvfl.errors import ConfigError, CvflError
-from cvfl.experiments.config import RunConfig, load_config, parse_config
+from cvfl.experiments.config import RunConfig, load_config
 from cvfl.experiments.flare import CLASSES, PROGRESS_FILE, ROLES, write_job
 from cvfl.experiments.flare_local import LocalFederation
 from cvfl.experiments.flare_simulator import train_nvflare
@@ -31,16 +32,7 @@ needs_flare = pytest.mark.skipif(find_spec("nvflare") is None, reason="needs: pi
 # FLARE's own session uses what its libraries call deprecated; as an error that would stop it.
 its_own_warnings = pytest.mark.filterwarnings("ignore")
 PARTIES = ("hospital", "bank", "shop", "city")
-WINE = {
-    "data": {"name": "wine", "parties": 3},
-    "step_size": {"eta": 0.1},
-    "rounds": 12,
-    "batch_size": 16,
-    "local_iterations": 2,
-    "compressor": "topk:bits=4",
-    "party_model": {"width": 4},
-    "evaluate_every": 5,
-}
+WINE = settings(data={"name": "wine", "parties": 3}, rounds=12, compressor="topk:bits=4", evaluate_every=5)
 SHARED = """
 rounds = {rounds}
 batch_size = 16
@@ -92,7 +84,7 @@ def commands() -> typer.Typer:
 def test_without_flare_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "nvflare", None)
     with pytest.raises(ConfigError, match=r"^the nvflare runtime needs: pip install 'cvfl\[nvflare\]'$"):
-        train_nvflare(parse_config(WINE))
+        train_nvflare(WINE)
 
 
 def test_a_job_tells_terms_and_names_but_no_table_label_or_path(tmp_path):
@@ -112,22 +104,20 @@ def test_a_job_tells_terms_and_names_but_no_table_label_or_path(tmp_path):
 
 
 def test_a_job_that_cannot_be_written_is_one_line(tmp_path):
-    config = parse_config(WINE)
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file").touch()
     for name, folder, said in (("run", "used", "exists already"), ("../run", "new", "letters, digits")):
         with pytest.raises(ConfigError, match=said):
-            write_job(config, name, tmp_path / folder)
+            write_job(WINE, name, tmp_path / folder)
     done = CliRunner().invoke(commands(), ["nvflare-site", str(tmp_path)])
     assert done.exit_code == 2
 
 
 @needs_flare
 def test_the_simulator_ends_in_the_same_bits_and_bytes(tmp_path):
-    config = parse_config(WINE)
     seen: list[Progress] = []
-    result = train_nvflare(config, tmp_path / "out", "wine", seen.append)
-    expected = train(config)
+    result = train_nvflare(WINE, tmp_path / "out", "wine", seen.append)
+    expected = train(WINE)
     assert outcome(result.summary) == outcome(expected.summary)
     assert [line["loss"] for line in result.history] == [line["loss"] for line in expected.history]
     assert [progress.report.t0 for progress in seen] == list(range(12))
@@ -220,7 +210,7 @@ def test_a_killed_job_process_ends_the_job_and_the_next_submission_goes_on(tmp_p
     print(f"the job was over {time.monotonic() - killed:.1f} s after {victim}'s process was killed")
     second, status = made.run(job)
     assert status == "FINISHED:COMPLETED"
-    began = json.loads(progress.read_text().splitlines()[0])["report"]["t0"]
+    began = json.loads(progress.read_text().splitlines()[0])["round"]
     assert 25 <= began < rounds
     assert outcome(gathered(made, second)) == outcome(reference(tmp_path, rounds))
 
@@ -239,7 +229,7 @@ def test_a_party_whose_table_cannot_be_used_ends_the_simulation_with_its_line(tm
 @its_own_warnings
 @pytest.mark.slow
 def test_a_site_that_has_not_listed_the_classes_runs_no_job(tmp_path):
-    write_job(parse_config(WINE), "wine", tmp_path / "job")
+    write_job(WINE, "wine", tmp_path / "job")
     names = ("hospital", "bank", "insurer")
     allowed = tuple(name for name in CLASSES if name != ROLES)
     with LocalFederation(tmp_path / "federation", names, allowed) as made:

@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance.cases import settings
 from cvfl.errors import DataError, DecodeError, RemoteProtocolError
-from cvfl.experiments.config import parse_config
 from cvfl.experiments.loading import load_data
+from cvfl.experiments.party_rows import NamedRows
 from cvfl.experiments.record import fingerprint
-from cvfl.experiments.roles import NamedDesk, NamedRows, offer_of, terms_of
 from cvfl.experiments.run import train
+from cvfl.experiments.server_desk import NamedDesk
+from cvfl.experiments.terms import offer_of, terms_of
 from cvfl.rng import stream
 from cvfl.runtime.nvflare import conduct as conducting
 from cvfl.runtime.nvflare import mailbox as mailboxes
@@ -27,19 +29,11 @@ from cvfl.runtime.nvflare.mailbox import Mailbox
 from cvfl.runtime.nvflare.parcel import Parcel, State, fitting, unpack
 from cvfl.runtime.party_role import PartyRole
 from cvfl.runtime.server_role import ServerRole
+from cvfl.wire import Embedding, Gradient, encode
+from cvfl.wire.frame import kind_of
+from cvfl.wire.message import EMBEDDING
 
-CONFIG = parse_config(
-    {
-        "data": {"name": "wine", "parties": 3},
-        "step_size": {"eta": 0.1},
-        "rounds": 12,
-        "batch_size": 16,
-        "local_iterations": 2,
-        "compressor": "topk:bits=4",
-        "party_model": {"width": 4},
-        "evaluate_every": 5,
-    }
-)
+CONFIG = settings(data={"name": "wine", "parties": 3}, rounds=12, compressor="topk:bits=4", evaluate_every=5)
 
 
 @given(st.integers(0, 2**64 - 1), st.lists(st.binary(max_size=50)), st.sampled_from(State))
@@ -208,9 +202,9 @@ def test_losses_on_the_way_change_neither_bits_nor_bytes(tmp_path, data, monkeyp
 
     assert conduct(server, ask, lambda: False, 60.0)
     reference = train(CONFIG).summary
-    models = {"server": server.server.model} | {name: role.party.model for name, role in roles.items()}
+    models = {"server": server.rounds.server.model} | {name: role.party.model for name, role in roles.items()}
     assert {name: fingerprint(model) for name, model in models.items()} == reference["parameters"]
-    sent = server.meter.total()
+    sent = server.rounds.meter.total()
     assert [sent.up, sent.down, sent.evaluation] == [reference["bytes"][key] for key in ("up", "down", "evaluation")]
     assert all(role.done for role in roles.values())
     assert min(lost) > 10
@@ -221,6 +215,28 @@ def test_different_terms_are_refused_by_name_at_both_ends(tmp_path, data):
     with pytest.raises(RemoteProtocolError, match="batch_size differs") as caught:
         conduct(server, lambda name, request, seconds: boxes[name].answer(request), lambda: False, 60.0)
     assert {role.refused for role in roles.values()} == {str(caught.value)}
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        (b"garbage", "frame header"),
+        (encode(Embedding(7, 2, b"")), "Embedding of round 7 in round 0"),
+        (encode(Gradient(0, b"")), "Gradient of round 0 in round 0"),
+    ],
+)
+def test_a_frame_that_is_wrong_ends_the_run_with_the_name_of_its_sender(frame, said, tmp_path, data, monkeypatch):
+    monkeypatch.setattr(conducting, "_FAREWELL", 0.1)
+    server, _, boxes = federation(tmp_path, data)
+    guilty = data.names[1]
+
+    def ask(name: str, request: bytes, seconds: float) -> bytes | None:
+        answer = unpack(boxes[name].answer(request))
+        frames = [frame if name == guilty and kind_of(sent) == EMBEDDING else sent for sent in answer.frames]
+        return Parcel(answer.number, tuple(frames), answer.state).pack()
+
+    with pytest.raises(RemoteProtocolError, match=f"^{guilty}: .*{said}"):
+        conduct(server, ask, lambda: False, 60.0)
 
 
 def test_a_party_out_of_reach_ends_the_run_when_patience_does(tmp_path, data, monkeypatch):

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from conformance.carriers import Processes, settings, write_config
+from conformance.cases import settings, write_config
+from conformance.processes import Processes
 from cvfl.cli import app
 from cvfl.runtime.certificates import make_certificates
 

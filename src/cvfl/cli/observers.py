@@ -14,9 +14,8 @@ from rich.console import Console
 
 from cvfl.cli.display import MB, RunDisplay, StepDisplay
 from cvfl.errors import ConfigError
+from cvfl.experiments.progress import progress_of, progress_values
 from cvfl.experiments.run import Progress
-from cvfl.protocol import Evaluated
-from cvfl.runtime import RoundReport, Traffic
 
 
 class Observer:
@@ -52,15 +51,8 @@ class JsonLines(Observer):
         typer.echo(json.dumps({"time": round(time.time(), 3), "event": event, **values}))
 
     def round(self, progress: Progress) -> None:
-        """Loss, bytes and, when there is one, the evaluation."""
-        report, sent = progress.report, progress.sent
-        values: dict[str, Any] = {"round": report.t0, "rounds": progress.rounds, "loss": report.loss}
-        values["metric"] = progress.metric
-        values |= {"seconds": report.seconds, "up": sent.up, "down": sent.down, "evaluation": sent.evaluation}
-        if report.evaluation:
-            values |= {"train": report.evaluation.train, "test": report.evaluation.test}
-            values |= {"validation": report.evaluation.validation} if report.evaluation.validation else {}
-        self.event("round", **values)
+        """A line a round."""
+        self.event("round", **progress_values(progress))
 
 
 class Terminal(Observer):
@@ -167,17 +159,10 @@ def replay(seen: Observer) -> Callable[[Mapping[str, Any]], None]:
     def pass_on(event: Mapping[str, Any]) -> None:
         match event["event"]:
             case "round":
-                seen.round(_progress(event))
+                seen.round(progress_of(event))
             case "wait":
                 seen.wait(event["who"], event["seconds"])
             case "step":
                 seen.step(event["step"], 0, 0)
 
     return pass_on
-
-
-def _progress(event: Mapping[str, Any]) -> Progress:
-    metrics = {part: event.get(part, {}) for part in ("train", "validation", "test")}
-    evaluated = Evaluated(event["round"], **metrics) if metrics["train"] else None
-    report = RoundReport(event["round"], event["loss"], event["seconds"], evaluated)
-    return Progress(report, event["rounds"], Traffic(event["up"], event["down"], event["evaluation"]), event["metric"])

@@ -17,12 +17,13 @@ import logging
 import re
 import tomllib
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cvfl.errors import ConfigError
 from cvfl.experiments.config import RunConfig, check_tables, parse_config
+from cvfl.experiments.progress import progress_values
 from cvfl.experiments.run import Progress
 from cvfl.experiments.serve import PartyRun, ServerRun, federation_names
 from cvfl.runtime.nvflare.place import Place
@@ -153,7 +154,7 @@ class ServerJob:
 
     def _show(self, progress: Progress) -> None:
         with (self.folder / PROGRESS_FILE).open("a", encoding="utf-8") as file:
-            print(json.dumps(asdict(progress)), file=file)
+            print(json.dumps(progress_values(progress)), file=file)
         report = progress.report
         if report.evaluation:
             held_out = report.evaluation.test or report.evaluation.validation

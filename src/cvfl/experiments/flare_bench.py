@@ -12,7 +12,8 @@ from cvfl.errors import CvflError
 from cvfl.experiments.flare import CONTROLLER, EXECUTOR, JOB_FILE, write_job_folder
 from cvfl.experiments.flare_local import LocalFederation
 from cvfl.runtime.nvflare.place import Place
-from cvfl.runtime.server_role import Replies
+from cvfl.runtime.server_rounds import Replies
+from cvfl.wire import Bytes
 
 _ROLES = "cvfl.experiments.flare_bench.EchoRoles"
 _RESULT = "seconds.json"
@@ -71,11 +72,11 @@ class EchoServer:
         """Itself."""
         return self
 
-    def join(self, frame: bytes, name: str) -> tuple[int, Replies]:
+    def join(self, frame: Bytes, name: str) -> tuple[int, Replies]:
         """Wait for all."""
         return self.names.index(name) + 1, self._heard()
 
-    def receive(self, m: int, frame: bytes) -> Replies:
+    def receive(self, m: int, frame: Bytes) -> Replies:
         """Wait for all, take the time, go on."""
         return self._heard()
 
@@ -119,7 +120,7 @@ class EchoParty:
         """Something."""
         return b"hello"
 
-    def receive(self, frame: bytes) -> Iterator[bytes]:
+    def receive(self, frame: Bytes) -> Iterator[Bytes]:
         """The same again."""
         if frame == _END:
             self.done = True

@@ -12,16 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
 
 from cvfl.errors import CvflError
 from cvfl.experiments import record
 from cvfl.experiments.config import RunConfig
 from cvfl.experiments.flare import CLASSES, ERROR_FILE, PROGRESS_FILE, run_folder, write_job
 from cvfl.experiments.local import add_parties
+from cvfl.experiments.progress import progress_of
 from cvfl.experiments.run import Progress, RunResult
-from cvfl.protocol import Evaluated
-from cvfl.runtime import RoundReport, Traffic
 from cvfl.runtime.nvflare import require
 
 _MODULE = "nvflare.private.fed.app.simulator.simulator"
@@ -119,14 +117,7 @@ def _progress(path: Path) -> Iterator[list[Progress]]:
         lines = path.read_bytes()[at:].splitlines(keepends=True) if path.exists() else []
         whole = [line for line in lines if line.endswith(b"\n")]
         at += sum(map(len, whole))
-        yield [_shown(json.loads(line)) for line in whole]
-
-
-def _shown(values: dict[str, Any]) -> Progress:
-    report, evaluation = values["report"], values["report"]["evaluation"]
-    evaluated = Evaluated(**evaluation) if evaluation else None
-    done = RoundReport(report["t0"], report["loss"], report["seconds"], evaluated)
-    return Progress(done, values["rounds"], Traffic(**values["sent"]), values["metric"])
+        yield [progress_of(json.loads(line)) for line in whole]
 
 
 def _reason(workspace: Path, names: tuple[str, ...], name: str, code: int, log: Path) -> str:

@@ -17,10 +17,12 @@ from cvfl.experiments.config import RunConfig
 from cvfl.experiments.federation import recipe_of
 from cvfl.experiments.keep import Journal
 from cvfl.experiments.loading import OnStep, load_data, open_party
-from cvfl.experiments.roles import NamedDesk, NamedRows, TableDesk, TableRows, elsewhere, offer_of, read_facts, terms_of
+from cvfl.experiments.party_rows import NamedRows, TableRows
 from cvfl.experiments.run import Progress, RunResult
 from cvfl.experiments.sections import PartyConfig
+from cvfl.experiments.server_desk import NamedDesk, TableDesk
 from cvfl.experiments.summary import summarise
+from cvfl.experiments.terms import elsewhere, offer_of, read_facts, terms_of
 from cvfl.protocol import Recipe
 from cvfl.protocol.metrics import headline
 from cvfl.runtime import RoundReport
@@ -59,8 +61,8 @@ class ServerRun:
         )
 
     def _record(self, report: RoundReport) -> None:
-        assert self.role.server is not None
-        plan, meter = self.role.server.plan, self.role.meter
+        assert self.role.rounds.server is not None
+        plan, meter = self.role.rounds.server.plan, self.role.rounds.meter
         with _writing(self.state):
             self._journal.append(record.round_line(report, plan, meter, self.role.names))
         self.on_round(Progress(report, plan.rounds, meter.total(), headline(plan.loss)))
@@ -76,12 +78,13 @@ class ServerRun:
 
     def finish(self, out: Path) -> RunResult:
         """Write the run directory; the state is no longer needed."""
-        assert self.role.server is not None
-        history, model = self._journal.lines, self.role.server.model
+        rounds = self.role.rounds
+        assert rounds.server is not None
+        history, model = self._journal.lines, rounds.server.model
         hashes, seconds = {"server": record.fingerprint(model)}, time.perf_counter() - self._began
-        summary = summarise(self.config, self.name, self.recipe(), history, self.role.meter, hashes, seconds)
+        summary = summarise(self.config, self.name, self.recipe(), history, rounds.meter, hashes, seconds)
         summary["alignment"] = record.alignment(self.role.aligned, self.role.setup_meter)
-        summary["sent_again"] = self.role.sent_again
+        summary["sent_again"] = rounds.sent_again
         with record.RunDirectory(out) as directory:
             for line in history:
                 directory.line(line)

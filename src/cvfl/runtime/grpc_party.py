@@ -19,6 +19,8 @@ _FINAL = {
     grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_SHORTEST_CONNECT, _LONGEST_CONNECT = 1.0, 20.0
+"""Seconds until an attempt to connect, with its handshake, counts as failed."""
 
 
 def attend(
@@ -42,7 +44,8 @@ def attend(
 
     while not role.done:
         try:
-            _session(role, address, identity, max_frame, heard)
+            with _channel(address, identity, max_frame, wait_limit - (time.monotonic() - lost)) as channel:
+                _session(role, channel, heard)
             why = "the server ended the connection"
         except grpc.RpcError as error:
             if error.code() in _FINAL:
@@ -56,32 +59,29 @@ def attend(
         if waited > wait_limit:
             raise RemoteProtocolError(f"{role.material.name}: no server at {address} for {waited:.0f} s ({why})")
         on_wait(why, waited)
-        time.sleep(pause)
+        time.sleep(min(pause, wait_limit - waited))
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def _session(
-    role: PartyRole, address: str, identity: Identity | None, max_frame: int, heard: Callable[[], None]
-) -> None:
+def _session(role: PartyRole, channel: grpc.Channel, heard: Callable[[], None]) -> None:
     """One stream from its start to its end; `heard` is called whenever the server said something."""
     outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-    with _channel(address, identity, max_frame) as channel:
-        call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(iter(outbox.get, None))
-        try:
-            outbox.put(role.hello())
-            for frame in call:
-                for reply in role.receive(frame):
-                    outbox.put(reply)
-                heard()
-                if role.done or role.refused is not None:
-                    break
-        except CvflError as error:
-            # What went wrong here is this party's own business: the others hear that, not what.
-            outbox.put(refusal(role, error))
-            raise
-        finally:
-            outbox.put(None)
-            _drain(call)
+    call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(iter(outbox.get, None))
+    try:
+        outbox.put(role.hello())
+        for frame in call:
+            for reply in role.receive(frame):
+                outbox.put(reply)
+            heard()
+            if role.done or role.refused is not None:
+                break
+    except CvflError as error:
+        # What went wrong here is this party's own business: the others hear that, not what.
+        outbox.put(refusal(error))
+        raise
+    finally:
+        outbox.put(None)
+        _drain(call)
 
 
 def _drain(call: grpc.Call) -> None:
@@ -92,7 +92,11 @@ def _drain(call: grpc.Call) -> None:
     call.cancel()
 
 
-def _channel(address: str, identity: Identity | None, max_frame: int) -> grpc.Channel:
+def _channel(address: str, identity: Identity | None, max_frame: int, seconds: float) -> grpc.Channel:
+    """A channel that gives up to connect when `seconds` are over, so that patience counts also for a silent peer."""
+    connect = min(max(seconds, _SHORTEST_CONNECT), _LONGEST_CONNECT)
+    # By its name it is about pauses between attempts; gRPC takes it for the time that one attempt has, too.
+    chosen = [*options(max_frame), ("grpc.min_reconnect_backoff_ms", int(1000 * connect))]
     if identity is None:
-        return grpc.insecure_channel(address, options(max_frame))
-    return grpc.secure_channel(address, identity.for_party(), options(max_frame))
+        return grpc.insecure_channel(address, chosen)
+    return grpc.secure_channel(address, identity.for_party(), chosen)

@@ -20,7 +20,8 @@ from typing import Literal
 
 from cvfl.errors import CvflError, DecodeError, RemoteProtocolError
 from cvfl.runtime.grpc_channel import MAX_FRAME, METHOD, SERVICE, Identity, check_insecure, grpc, options, peer_name
-from cvfl.runtime.server_role import Replies, ServerRole, TermsError
+from cvfl.runtime.server_role import ServerRole, TermsError
+from cvfl.runtime.server_rounds import Replies
 from cvfl.wire.control import Refusal, encode_control
 
 OnMissing = Literal["wait", "fail"]

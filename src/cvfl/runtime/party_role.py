@@ -16,7 +16,7 @@ from cvfl.errors import CvflError, DecodeError, RemoteProtocolError
 from cvfl.privacy import AlignmentParty
 from cvfl.protocol import Party
 from cvfl.runtime.checkpoint import Checkpoints
-from cvfl.wire import Message, decode, decode_setup, encode, encode_setup
+from cvfl.wire import Bytes, Message, decode, decode_setup, encode, encode_setup
 from cvfl.wire.control import (
     Begin,
     Control,
@@ -88,14 +88,14 @@ class PartyRole:
         self._session, self.party, self._alignment = 0, None, None
         return encode_control(Hello(name=self.material.name, terms=self.terms, offer=self.offer), self._m)
 
-    def receive(self, frame: bytes) -> Iterator[bytes]:
+    def receive(self, frame: Bytes) -> Iterator[bytes]:
         """Answer a frame; the answers come as they are ready."""
         try:
             yield from self._answers(frame)
         except DecodeError as error:
             raise RemoteProtocolError(f"{self.material.name}: from the server: {error}") from error
 
-    def _answers(self, frame: bytes) -> Iterable[bytes]:
+    def _answers(self, frame: Bytes) -> Iterable[bytes]:
         match kind_of(frame):
             case 1 | 2 | 3 | 4:
                 return self._round(decode(frame))
@@ -137,7 +137,7 @@ class PartyRole:
         self._alignment = AlignmentParty(self._m, self.material.ids())
         return map(encode_setup, self._alignment.start())
 
-    def _align(self, frame: bytes) -> Iterable[bytes]:
+    def _align(self, frame: Bytes) -> Iterable[bytes]:
         if self._alignment is None:
             raise RemoteProtocolError(f"{self.material.name}: blinded ids, but no alignment is under way")
         replies = [encode_setup(reply) for reply in self._alignment.receive(decode_setup(frame))]
@@ -195,7 +195,7 @@ class PartyRole:
         return encode_control(message, self._m)
 
 
-def refusal(role: PartyRole, error: CvflError) -> bytes:
-    """The frame that tells the others that this party stops; what it says of its data stays here."""
-    reason = f"{role.material.name} stopped with a {type(error).__name__}; its own log says more"
+def refusal(error: CvflError) -> bytes:
+    """The frame that tells the others that a party stops; what the error says of its data stays here."""
+    reason = f"stopped with a {type(error).__name__}; its own log says more"
     return encode_control(Refusal(reason=reason), 0)

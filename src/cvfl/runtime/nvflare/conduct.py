@@ -13,14 +13,15 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from cvfl.errors import CvflError, RemoteProtocolError
+from cvfl.errors import CvflError, DecodeError, RemoteProtocolError
 from cvfl.runtime.inprocess import one_thread_a_role
 from cvfl.runtime.nvflare.parcel import Parcel, State, fitting, unpack
-from cvfl.runtime.server_role import Replies
+from cvfl.runtime.server_rounds import Replies
 from cvfl.types import SERVER
+from cvfl.wire import Bytes
 from cvfl.wire.control import Refusal, encode_control
 
-Ask = Callable[[str, bytes, float], bytes | None]
+Ask = Callable[[str, bytes, float], Bytes | None]
 """(party, request, seconds to wait) -> the answer, or None if there is none."""
 
 TIMEOUT = 10.0
@@ -41,10 +42,10 @@ class Conducting(Protocol):
     def done(self) -> bool:
         """Whether the run is over."""
 
-    def join(self, frame: bytes, name: str) -> tuple[int, Replies]:
+    def join(self, frame: Bytes, name: str) -> tuple[int, Replies]:
         """Take a party's first frame."""
 
-    def receive(self, m: int, frame: bytes) -> Replies:
+    def receive(self, m: int, frame: Bytes) -> Replies:
         """Take a frame of party m."""
 
     def work(self) -> Replies:
@@ -109,7 +110,7 @@ class Line:
         return None
 
 
-def _checked(number: int, reply: bytes) -> Parcel:
+def _checked(number: int, reply: Bytes) -> Parcel:
     try:
         answer = unpack(reply)
     except CvflError as error:
@@ -156,10 +157,13 @@ class _Conductor:
             if answer.state is State.FAILED:
                 raise RemoteProtocolError(f"{name}: {answer.reason}")
             for frame in answer.frames:
-                self._take(name, frame)
+                try:
+                    self._take(name, frame)
+                except DecodeError as error:
+                    raise RemoteProtocolError(f"{name}: {error}") from None
         return True
 
-    def _take(self, name: str, frame: bytes) -> None:
+    def _take(self, name: str, frame: Bytes) -> None:
         if name in self._numbers:
             replies = self._role.receive(self._numbers[name], frame)
         else:

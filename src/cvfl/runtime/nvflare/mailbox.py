@@ -16,6 +16,7 @@ from typing import Protocol
 from cvfl.errors import CvflError, ProtocolError
 from cvfl.runtime.inprocess import one_thread_a_role
 from cvfl.runtime.nvflare.parcel import Parcel, State, fitting, unpack
+from cvfl.wire import Bytes
 
 WAIT = 2.0
 """Seconds until a party that works on says so."""
@@ -36,7 +37,7 @@ class Answering(Protocol):
     def hello(self) -> bytes:
         """The first frame."""
 
-    def receive(self, frame: bytes) -> Iterable[bytes]:
+    def receive(self, frame: Bytes) -> Iterable[Bytes]:
         """The answers to a frame, as they are ready."""
 
 
@@ -60,15 +61,15 @@ class Mailbox:
     def __init__(self, name: str, start: Callable[[], PartyDuty], on_failed: Callable[[str], None]) -> None:
         self._name, self._start, self._on_failed = name, start, on_failed
         self._changed = threading.Condition()
-        self._inbox: deque[bytes] = deque()
-        self._outbox: deque[bytes] = deque()
+        self._inbox: deque[Bytes] = deque()
+        self._outbox: deque[Bytes] = deque()
         self._working, self._closed = True, False
         self._reason = ""
         self._last, self._kept = 0, b""
         self._thread = threading.Thread(target=self._drive, name="cvfl-party", daemon=True)
         self._thread.start()
 
-    def answer(self, data: bytes) -> bytes:
+    def answer(self, data: Bytes) -> bytes:
         """The answer to a request; any thread may call it."""
         request = unpack(data)
         with self._changed:
@@ -129,11 +130,11 @@ class Mailbox:
             duty.finish()
             self._next()  # tells that all is done, and waits for the end of the job
 
-    def _say(self, frame: bytes) -> None:
+    def _say(self, frame: Bytes) -> None:
         with self._changed:
             self._outbox.append(frame)
 
-    def _next(self) -> bytes | None:
+    def _next(self) -> Bytes | None:
         """The next frame; none when the job is over."""
         with self._changed:
             self._working = False

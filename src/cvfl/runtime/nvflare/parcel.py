@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from cvfl.errors import DecodeError
+from cvfl.wire import Bytes
 
 _HEAD = struct.Struct("<QB")
 _LENGTH = struct.Struct("<Q")
@@ -31,7 +32,7 @@ class Parcel:
     """A numbered list of frames; of a sender that has failed, the reason in one line takes their place."""
 
     number: int
-    frames: tuple[bytes, ...] = ()
+    frames: tuple[Bytes, ...] = ()
     state: State = State.WAITING
 
     @classmethod
@@ -46,31 +47,31 @@ class Parcel:
 
     def pack(self) -> bytes:
         """The bytes of the parcel."""
-        parts = [_HEAD.pack(self.number, self.state)]
+        parts: list[Bytes] = [_HEAD.pack(self.number, self.state)]
         for frame in self.frames:
             parts += [_LENGTH.pack(len(frame)), frame]
         return b"".join(parts)
 
 
-def unpack(data: bytes) -> Parcel:
-    """The parcel of these bytes."""
+def unpack(data: Bytes) -> Parcel:
+    """The parcel of these bytes; its frames are views of them, since copies of large ones take time."""
     view = memoryview(data)
     try:
         number, state = _HEAD.unpack_from(view)
-        at, frames = _HEAD.size, []
+        at, frames = _HEAD.size, list[Bytes]()
         while at < len(view):
             (length,) = _LENGTH.unpack_from(view, at)
             at += _LENGTH.size
             if length > len(view) - at:
                 raise DecodeError(f"a parcel whose frame of {length} bytes is cut short")
-            frames.append(bytes(view[at : at + length]))
+            frames.append(view[at : at + length])
             at += length
         return Parcel(number, tuple(frames), State(state))
     except (struct.error, ValueError):
         raise DecodeError("a parcel that is malformed") from None
 
 
-def fitting(frames: Iterable[bytes]) -> int:
+def fitting(frames: Iterable[Bytes]) -> int:
     """How many of these frames go into one parcel: at least one if there is any."""
     size = 0
     count = 0

@@ -1,0 +1,103 @@
+"""The rounds of the server: its machine, the bytes that were sent for each round, and checkpoints to go back to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from cvfl.errors import LocalProtocolError
+from cvfl.protocol import Server
+from cvfl.runtime.checkpoint import Checkpoints
+from cvfl.runtime.inprocess import RoundReport
+from cvfl.runtime.meter import Meter, Traffic
+from cvfl.types import SERVER, Direction
+from cvfl.wire import Bytes, Message, encode
+
+Replies = list[tuple[int, bytes]]
+OnRound = Callable[[RoundReport], None]
+OnBack = Callable[[int], None]
+
+
+class ServerRounds:
+    """Drives the server machine while there is one; between sessions `server` is None."""
+
+    def __init__(self, folder: Path, every: int, on_round: OnRound, on_back: OnBack) -> None:
+        self.server: Server | None = None
+        self.meter, self.sent_again = Meter(), 0
+        self._checkpoints, self._every = Checkpoints(folder), every
+        self._on_round, self._on_back = on_round, on_back
+        self._pending = False
+        self._reported, self._clock = 0, time.perf_counter()
+
+    def kept(self) -> list[int]:
+        """The rounds that can be gone back to, ascending."""
+        return self._checkpoints.rounds()
+
+    def drop(self) -> None:
+        """Another run begins: there is nothing to go back to."""
+        self._checkpoints.drop_after(-1)
+
+    def leave(self) -> None:
+        """Somebody is missing: no round goes on."""
+        self.server, self._pending = None, False
+
+    def go_back(self, server: Server, t0: int) -> None:
+        """Bring a new machine to the state before round t0; bytes of later rounds are counted as sent again."""
+        self.server = server
+        self._checkpoints.drop_after(t0)
+        before, past = self.meter.total().total, {}
+        if t0 > 0:
+            state = self._checkpoints.load(t0)
+            server.load_state_dict(state["server"])
+            past = {m: Traffic(*traffic) for m, traffic in state["bytes"].items()}
+            self.sent_again = max(self.sent_again, state["sent_again"])
+        self.meter.go_back(past)
+        self.sent_again += max(0, before - self.meter.total().total)
+        self._reported, self._clock = t0, time.perf_counter()
+        self._on_back(t0)
+
+    def receive(self, m: int, message: Message, frame: Bytes) -> Replies:
+        """Take in a party's message of a round, which came as `frame`."""
+        if self.server is None:
+            raise LocalProtocolError("a message of a round, but no round goes on")
+        self.meter.add(m, Direction.UP, frame)
+        replies = self.server.receive(message)
+        self._advance(self.server)
+        self._pending = self._pending or bool(replies)
+        return counted(self.meter, [(j, encode(reply)) for j, reply in replies])
+
+    def work(self) -> None:
+        """The server's own steps, when the replies of the round are on their way."""
+        if self.server is None:
+            return
+        if self._pending:
+            self._pending = False
+            self.server.train()
+        self._advance(self.server)
+
+    def save(self, server: Server) -> None:
+        """Keep the state before the round that comes next."""
+        sent = {m: (t.up, t.down, t.evaluation) for m, t in self.meter.through(server.t0 - 1).items()}
+        state = server.state_dict() | {"embeddings": {}, "evaluations": {}}
+        self._checkpoints.save(server.t0, {"server": state, "bytes": sent, "sent_again": self.sent_again})
+
+    def _advance(self, server: Server) -> None:
+        """Report a round that is over, and keep the state every few rounds."""
+        if not server.settled or server.t0 == self._reported:
+            return
+        now, t0 = time.perf_counter(), server.t0 - 1
+        evaluation = server.evaluation if server.evaluation and server.evaluation.t0 == t0 else None
+        measured = {SERVER: server.measured} if server.measured else {}
+        self._on_round(RoundReport(t0, server.loss, now - self._clock, evaluation, measured))
+        self._reported, self._clock = server.t0, now
+        if server.t0 % self._every == 0 and server.t0 < server.plan.rounds:
+            self.save(server)
+
+
+def counted(meter: Meter, replies: Iterable[tuple[int, bytes]]) -> Replies:
+    """Frames to parties, counted as they leave."""
+    listed = list(replies)
+    for m, frame in listed:
+        meter.add(m, Direction.DOWN, frame)
+    return listed

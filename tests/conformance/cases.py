@@ -1,0 +1,140 @@
+"""Small federations that the laws are tested on: configurations, models that are hard to restart, and own tables."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from cvfl.experiments.config import RunConfig, load_config, parse_config
+from cvfl.models.image import ResNet
+
+SERVER = "server"
+
+
+def settings(**changes: Any) -> RunConfig:
+    """A small federation of two parties; `every` is how many rounds lie between two checkpoints."""
+    values: dict[str, Any] = {
+        "data": {"name": "wine", "parties": 2},
+        "step_size": {"eta": 0.1},
+        "rounds": 6,
+        "batch_size": 32,
+        "local_iterations": 2,
+        "compressor": "topk:bits=8",
+        "party_model": {"width": 4, "hidden": [4]},
+        "evaluate_every": 2,
+        "network": {"checkpoint_every": changes.pop("every", 2)},
+        "seed": 3,
+    }
+    return parse_config(values | changes)
+
+
+NAMED: dict[str, dict[str, Any]] = {
+    "identity": {"compressor": "identity", "server_compressor": "identity"},
+    "scalar": {"compressor": "scalar:bits=3"},
+    "lattice": {"compressor": "lattice:bits=4", "data": {"name": "wine", "parties": 4}},
+    "topk": {"compressor": "topk:bits=4", "server_compressor": "topk:bits=16"},
+    "schedule": {"compressor": "schedule(lattice:bits=3)", "server_model": {"name": "mlp", "hidden": [5]}},
+    "adam": {"optimizer": {"name": "adam"}, "step_size": {"eta": 0.01}},
+    "momentum": {"optimizer": {"name": "sgd", "momentum": 0.9, "weight_decay": 0.01}},
+    "algorithm 2": {"algorithm": 2, "local_iterations": 1, "gradient_compressor": "scalar:bits=8"},
+    "algorithm 2, top-k, adam": {
+        "algorithm": 2,
+        "local_iterations": 1,
+        "compressor": "topk:bits=8",
+        "gradient_compressor": "lattice:bits=4",
+        "optimizer": {"name": "adam"},
+    },
+    "float64": {
+        "precision": "float64",
+        "compressor": "scalar:bits=2",
+        "step_size": {"eta": 0.1, "schedule": "inverse"},
+    },
+    "batch norm and dropout": {
+        "party_model": {"name": "conformance.cases:restless", "width": 4},
+        "evaluate_every": 1,
+    },
+    "residual network": {
+        "data": {"name": "digits", "parties": 4},
+        "party_model": {"name": "conformance.cases:residual", "width": 4},
+        "batch_size": 256,
+        "rounds": 4,
+        "evaluate_every": 1,
+    },
+    "attention": {"server_model": {"name": "attention", "hidden": [4]}, "compressor": "lattice:bits=3"},
+    "nothing held out": {"data": {"name": "wine", "parties": 2, "test_share": 0.0}},
+    "one party": {"data": {"name": "wine", "parties": 1}},
+    "squared loss": {"data": {"name": "diabetes", "parties": 3}, "batch_size": 100},
+}
+
+
+def restless(shape: tuple[int, ...], width: int) -> nn.Module:
+    """A party model with statistics that move in training and with dropout."""
+    inputs = int(np.prod(shape))
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(inputs, 8),
+        nn.BatchNorm1d(8),
+        nn.ReLU(),
+        nn.Dropout(0.3),
+        nn.Linear(8, width),
+        nn.Tanh(),
+    )
+
+
+def residual(shape: tuple[int, ...], width: int) -> nn.Module:
+    """A small residual network for an image without channels."""
+    return nn.Sequential(nn.Unflatten(1, (1, shape[0])), ResNet(1, width, 4, 1, 1))
+
+
+PEOPLE = 90
+
+
+def write_tables(folder: Path, unlabelled: tuple[int, ...] = (), aligned: bool = False) -> None:
+    """A bank with the label and a shop: each some of the people, in its own order; or the same rows in both."""
+    draw = np.random.default_rng(0)
+    age, income = draw.integers(18, 90, PEOPLE), draw.normal(3000, 900, PEOPLE).round(6)
+    late = income + draw.normal(0, 300, PEOPLE) < 3000 + 5 * (age - 50)
+    basket = draw.gamma(2, 20, PEOPLE).round(6)
+    city = draw.choice(["Bonn", "Kiel", "Trier"], PEOPLE)
+    label = ["" if i in unlabelled else ("overdue" if late[i] else "settled") for i in range(PEOPLE)]
+    bank = [[f"person-{i:04d}", age[i], income[i], label[i]] for i in range(PEOPLE)]
+    shop = [[f"person-{i:04d}", city[i], basket[i]] for i in range(PEOPLE)]
+    if not aligned:
+        bank, shop = bank[:75], shop[:14:-1]
+    for name, header, rows in (("bank", ["ID", "age", "income", "y"], bank), ("shop", ["ID", "city", "basket"], shop)):
+        with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([header, *rows])
+
+
+def table_settings(folder: Path, data: Mapping[str, Any] | None = None, **changes: Any) -> RunConfig:
+    """A configuration for `write_tables`."""
+    party = {
+        "bank": {"table": str(folder / "bank.csv"), "label": "y"},
+        "shop": {"table": str(folder / "shop.csv")},
+    }
+    section = {"id": "ID"} | dict(data or {})
+    return settings(**{"data": section, "party": party, "batch_size": 16, "compressor": "lattice:bits=3"} | changes)
+
+
+def write_config(path: Path, config: RunConfig) -> Path:
+    """The configuration as a file that the commands read."""
+    values = config.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    path.write_text("\n".join(_toml(values)) + "\n", encoding="utf-8")
+    assert load_config(path).model_dump(exclude={"party"}) == config.model_dump(exclude={"party"})
+    return path
+
+
+def _toml(values: Mapping[str, Any], at: str = "") -> Iterator[str]:
+    for key, value in values.items():
+        if not isinstance(value, dict):
+            yield f"{key} = {json.dumps(value)}"
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield f"[{at}{key}]"
+            yield from _toml(value, f"{at}{key}.")

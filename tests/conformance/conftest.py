@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conformance.cases import SERVER
+from conformance.loop import opened
+from conformance.outcome import Outcome, in_process
+from conformance.peers import CONFIG
+from conformance.threads import Threads, threads
+from cvfl.experiments import report
+
+
+@pytest.fixture
+def tidy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Pictures are tested elsewhere; tables are closed."""
+    monkeypatch.setattr(report, "write_report", lambda *_: None)
+    yield
+    while opened:
+        opened.pop().close()
+
+
+@pytest.fixture(scope="session")
+def expected() -> Outcome:
+    """Where a federation of `CONFIG` ends, whoever tried to disturb it."""
+    return in_process(CONFIG)
+
+
+@pytest.fixture
+def federation(tmp_path: Path, tidy: None) -> Iterator[Threads]:
+    """A server that waits for its parties."""
+    with threads(CONFIG, tmp_path) as running:
+        running.start(SERVER)
+        yield running

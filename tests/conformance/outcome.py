@@ -1,0 +1,62 @@
+"""What a run leaves, and whether two runs are the same run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cvfl.experiments.config import RunConfig
+from cvfl.experiments.record import serialised
+from cvfl.experiments.run import RunResult, train
+
+_DIFFERS = ("seconds", "compression_error")
+"""What a line of metrics.jsonl says of the place that it comes from: the time, and errors that only a sender knows."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What two runs must have alike: every bit of every model, bytes, metrics, and every line of metrics.jsonl."""
+
+    models: dict[str, bytes]
+    parameters: dict[str, str]
+    bytes: dict[str, Any]
+    metrics: dict[str, Any]
+    history: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, result: RunResult, **models: bytes) -> Outcome:
+        """From a run's result; `models` are those that are not in it."""
+        every = {role: serialised(model) for role, model in result.models.items()} | models
+        summary = result.summary
+        return cls(every, summary["parameters"], summary["bytes"], summary["metrics"], lines(result.history))
+
+
+def lines(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Lines of metrics.jsonl without what depends on the place."""
+    return [{key: value for key, value in line.items() if key not in _DIFFERS} for line in history]
+
+
+def written(path: Path) -> list[dict[str, Any]]:
+    """The same lines, from the file."""
+    return lines([json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()])
+
+
+def in_process(config: RunConfig) -> Outcome:
+    """The run that all others are compared with."""
+    return Outcome.of(train(config))
+
+
+def same(found: Outcome, expected: Outcome) -> None:
+    """Assert that two runs are the same run, the most telling difference first."""
+    assert found.models.keys() == expected.models.keys()
+    assert {role for role in found.models if found.models[role] != expected.models[role]} == set()
+    known = {role: found.parameters[role] for role in expected.parameters if role in found.parameters}
+    assert known == {role: expected.parameters[role] for role in known}
+    assert found.bytes == expected.bytes
+    assert [line["round"] for line in found.history] == list(range(len(expected.history)))
+    for one, other in zip(found.history, expected.history, strict=True):
+        assert one == other
+    assert found.metrics == expected.metrics

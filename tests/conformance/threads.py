@@ -1,0 +1,98 @@
+"""gRPC with mutual TLS, every role a thread of this process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from conformance.cases import SERVER
+from conformance.outcome import Outcome
+from cvfl.experiments.config import RunConfig
+from cvfl.experiments.serve import PartyRun, ServerRun, federation_names
+from cvfl.runtime.certificates import make_certificates
+from cvfl.runtime.grpc_channel import Identity
+from cvfl.runtime.grpc_party import attend
+from cvfl.runtime.grpc_server import FederationServer
+
+
+@contextmanager
+def threads(config: RunConfig, folder: Path, **options: Any) -> Iterator[Threads]:
+    """A gRPC server and parties in threads of this process."""
+    federation = Threads(config, folder, **options)
+    try:
+        yield federation
+    finally:
+        federation.close()
+
+
+class Threads:
+    """The gRPC carriers with mutual TLS; `address` is where parties connect, so that a proxy may stand between."""
+
+    def __init__(self, config: RunConfig, folder: Path, **options: Any) -> None:
+        self.config, self.folder = config, folder
+        self.names = federation_names(config)
+        self.certs = folder / "certs"
+        if not self.certs.exists():
+            make_certificates(self.certs, ["127.0.0.1", "localhost"], self.names)
+        self.stack, self.errors, self.waits = ExitStack(), dict[str, BaseException](), dict[str, list[str]]()
+        self.server = ServerRun(config, "test", folder / "state" / SERVER)
+        self.carrier = FederationServer(self.server.role, "127.0.0.1:0", self.identity(SERVER), **options)
+        self.address = f"127.0.0.1:{self.carrier.port}"
+        self.parties: dict[str, PartyRun] = {}
+        self._threads: dict[str, threading.Thread] = {}
+
+    def start(self, name: str, **options: Any) -> None:
+        """Start a role in its thread."""
+        if name == SERVER:
+            waits = self.waits.setdefault(SERVER, [])
+            work = lambda: self.carrier.run(lambda missing, seconds: waits.append(", ".join(missing)))  # noqa: E731
+        else:
+            run = self.parties[name] = PartyRun(self.config, name, self.folder / "state" / name, self.stack)
+            work = lambda: attend(run.role, self.address, self.identity(name), self._waiting(name), **options)  # noqa: E731
+        self._threads[name] = threading.Thread(target=self._caught, args=(name, work), daemon=True)
+        self._threads[name].start()
+
+    def identity(self, name: str) -> Identity:
+        """A role's certificate."""
+        return Identity.load(self.certs, name)
+
+    def _waiting(self, name: str) -> Callable[[str, float], None]:
+        said = self.waits.setdefault(name, [])
+        return lambda why, seconds: said.append(why)
+
+    def _caught(self, name: str, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            self.errors[name] = error
+
+    def start_all(self) -> None:
+        """Start everyone."""
+        for name in (SERVER, *self.names):
+            self.start(name)
+
+    def join(self, seconds: float = 60.0) -> None:
+        """Wait until every role has ended."""
+        until = time.monotonic() + seconds
+        for name, thread in self._threads.items():
+            thread.join(max(0.1, until - time.monotonic()))
+            assert not thread.is_alive(), f"{name} has not ended within {seconds:.0f} s; {self.errors} {self.waits}"
+
+    def outcome(self) -> Outcome:
+        """Wait for the end and read what is left."""
+        self.join()
+        assert self.errors == {}
+        result = self.server.finish(self.folder / "run")
+        for party in self.parties.values():
+            party.finish(self.folder / "models")
+        models = {name: (self.folder / "models" / f"{name}.safetensors").read_bytes() for name in self.names}
+        return Outcome.of(result, **models)
+
+    def close(self) -> None:
+        """Let nothing outlive the test."""
+        self.carrier._server.stop(grace=0).wait()
+        self.stack.close()
