@@ -8,7 +8,12 @@ from html import escape, unescape
 
 import pytest
 
-from cvfl.experiments.report import write_report
+from cvfl.experiments.recorded import read_run
+from cvfl.experiments.report import StudyPart, write_report
+from cvfl.experiments.study import Preset, Study
+from cvfl.experiments.study_figures import study_figures
+from cvfl.experiments.study_table import study_tables
+from cvfl.experiments.svg import standalone
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = """
@@ -82,6 +87,23 @@ def page(tmp_path_factory):
     return path / "report.html"
 
 
+@pytest.fixture(scope="module")
+def study_part(page):
+    """What a study adds: its tables, and a figure with the target."""
+    runs = [read_run(path) for path in sorted(page.parent.iterdir()) if path.is_dir()]
+    cells = [{"name": run.name} for run in runs]
+    study = Study(title="Three", paper="none", metric="accuracy", run={}, preset={"cpu": {"target": 0.7}}, cell=cells)
+    preset = Preset(target=0.7)
+    return StudyPart("accuracy", study_tables(study, preset, runs), study_figures(study, preset, runs))
+
+
+@pytest.fixture(scope="module")
+def study_page(page, study_part):
+    runs = sorted(path for path in page.parent.iterdir() if path.is_dir())
+    write_report(runs, page.parent / "study.html", "Three", study_part)
+    return page.parent / "study.html"
+
+
 def browse(page, profile):
     """Load a page; the DOM after loading, and what reached the console."""
     command = [CHROMIUM, *FLAGS.split(), "--dump-dom", f"--user-data-dir={profile}", page.as_uri()]
@@ -103,9 +125,34 @@ def test_the_policy_stops_a_script_and_the_console_tells(page, tmp_path):
     assert any("Content Security Policy" in line for line in console)
 
 
+def test_a_study_shows_its_table_and_its_target(study_page, tmp_path):
+    dom, console = browse(study_page, tmp_path / "profile")
+    assert console == []
+    assert "<h2>To the target</h2>" in dom
+    assert "MB to accuracy 0.7" in dom
+    assert re.search(r"<td><strong>\d[\d.]*</strong></td>", dom)
+    assert dom.count(">target 0.7<") == 2  # by epoch and by megabytes
+    assert dom.count("Test accuracy by epoch") == 1
+
+
+def test_a_figure_as_a_file_is_drawn(study_part, tmp_path):
+    for one in study_part.drawn:
+        path = tmp_path / f"{one.name}.svg"
+        path.write_text(standalone(one.svg))
+        probe = tmp_path / "probe.html"
+        report = "document.title = this.naturalWidth + ' ' + this.naturalHeight"
+        probe.write_text(f'<title></title><img src="{path.name}" onload="{report}">')
+        dom, console = browse(probe, tmp_path / one.name)
+        width, height = map(int, re.search(r"<title>(\d+) (\d+)</title>", dom).groups())
+        assert console == []
+        assert width >= 400
+        assert height >= 300
+
+
 @pytest.mark.parametrize("width", [390, 1200])
-def test_figures_are_visible_and_nothing_overflows(page, tmp_path, width):
-    probe = tmp_path / "probe.html"
+@pytest.mark.parametrize("kind", ["page", "study_page"])
+def test_figures_are_visible_and_nothing_overflows(kind, tmp_path, width, request):
+    page, probe = request.getfixturevalue(kind), tmp_path / "probe.html"
     probe.write_text(PROBE.format(width=width, page=escape(page.read_text())))
     dom, console = browse(probe, tmp_path / "profile")
     found = json.loads(unescape(re.search(r"<title>(.+?)</title>", dom)[1]))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,9 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 
 from cvfl.cli.errors import one_line
 from cvfl.errors import ConfigError, DataError
-from cvfl.experiments.study import Study, Task, load_study, run_all, study_names, tasks
+from cvfl.experiments.origin import Machine, Origin
+from cvfl.experiments.recorded import read_run
+from cvfl.experiments.study import Task, load_study, run_all, study_names, study_text, tasks
 
 
 def reproduce(
@@ -24,6 +27,12 @@ def reproduce(
     out: Annotated[Path | None, typer.Option(help="Where results go; results/STUDY-PRESET by default.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what is in the folder already.")] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Runs side by side; one a core by default.")] = None,
+    ray: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster instead: one run a task.")
+    ] = None,
+    measure: Annotated[
+        bool, typer.Option(help="In a study of latency: time rounds over gRPC on this machine as well.")
+    ] = True,
 ) -> None:
     """Run a study of the paper: every compressor, several seeds; leave tables, figures and a report.
 
@@ -47,35 +56,76 @@ def reproduce(
         console.print(
             f"{chosen.title}: {len(everything)} runs, {len(everything) - len(todo)} complete", highlight=False
         )
-        if todo:
-            _run(console, todo, workers or os.cpu_count() or 1)
-        _report(console, chosen, preset, [task.out for task in everything], target)
+        runner = _runner(ray, workers or os.cpu_count() or 1, target) if todo else None
+        command = _command(study, preset, len({task.seed for task in everything}))
+        origin = _noted(study, Origin(preset, command, ()), target, here=bool(todo) and ray is None)
+        if runner:
+            _run(console, todo, runner)
+        if measure and chosen.table == "latency":
+            _measure(console, everything, target)
+        from cvfl.experiments.publish import Results  # noqa: PLC0415  matplotlib is slow to load
+
+        results = Results.of(chosen, Origin.read(target) or origin, [task.out for task in everything], target)
+        results.write(target)
+        results.write_html(target / "report.html")
+        for table in results.tables:
+            console.print(table.markdown(), markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{target}: tables.md, report.html, figures/, runs/", highlight=False)
 
 
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run directories, or folders that hold them.")],
-    out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
-    study: Annotated[str | None, typer.Option(help="Print this study's table as well.")] = None,
-    preset: Annotated[str, typer.Option(help="The preset whose target the table takes.")] = "cpu",
+    out: Annotated[Path | None, typer.Option(help="HTML file to write; report.html by default.")] = None,
+    study: Annotated[
+        str | None, typer.Option(help="The study that they belong to; by default what the folder says.")
+    ] = None,
+    preset: Annotated[str | None, typer.Option(help="The preset whose target the tables take.")] = None,
+    figures: Annotated[Path | None, typer.Option(help="Write the study's figures as SVG to this folder.")] = None,
+    publish: Annotated[
+        Path | None, typer.Option(help="Write small records, tables and figures to this folder, to be committed.")
+    ] = None,
 ) -> None:
-    """Write the report of recorded runs, without training.
+    """Write report, tables and figures of recorded runs, without training.
 
-    Example: cvfl report results/physionet2012-cpu --study physionet2012 --out physionet2012.html
+    Example: cvfl report results/physionet2012-cpu --publish docs/results/physionet2012
     """
     console = Console()
     with one_line():
         found = sorted(path.parent for run in runs for path in run.rglob("summary.json"))
         if not found:
             raise DataError(f"{runs[0]}: there is no run directory (with a summary.json)")
+        source = next((folder for folder in runs if (folder / "study.toml").exists()), runs[0])
+        name = study or (str(source / "study.toml") if (source / "study.toml").exists() else None)
+        if name is not None:
+            _study_report(console, name, preset, found, source, _Wanted(out, figures, publish))
+            return
+        if figures or publish:
+            raise ConfigError("--figures and --publish are for a study; name it by --study")
         from cvfl.experiments.report import write_report  # noqa: PLC0415  matplotlib is slow to load
 
-        write_report(found, out, load_study(study).title if study else None)
-        if study:
-            console.print(_tables(load_study(study), preset, found), markup=False, highlight=False)
-        console.print(str(out), highlight=False)
+        write_report(found, out or Path("report.html"))
+        console.print(str(out or "report.html"), highlight=False)
 
 
-def _run(console: Console, todo: list[Task], workers: int) -> None:
+_Runner = Callable[[list[Task], Callable[[], None]], Iterator[Task]]
+
+
+def _runner(address: str | None, workers: int, out: Path) -> _Runner:
+    """What runs tasks: processes of this machine, or a cluster."""
+    if address is None:
+        return lambda todo, tick: run_all(todo, workers, tick)
+    from cvfl.experiments.ray_cluster import connected, run_on_ray  # noqa: PLC0415  few need it
+
+    ray = connected(address)
+    return lambda todo, tick: run_on_ray(ray, todo, tick, lambda machine: _ran_on(machine, out))
+
+
+def _ran_on(machine: Machine, out: Path) -> None:
+    if known := Origin.read(out):
+        known.on(*known.machines, machine).write(out)
+
+
+def _run(console: Console, todo: list[Task], runner: _Runner) -> None:
     columns = (
         TextColumn("{task.description:<28}"),
         BarColumn(bar_width=12),
@@ -95,25 +145,68 @@ def _run(console: Console, todo: list[Task], workers: int) -> None:
                 if n in shown:
                     bars.update(shown[n], completed=share, visible=share < 1)
 
-        for task in run_all(todo, workers, tick):
+        for task in runner(todo, tick):
             bars.console.print(f"{task.cell}, seed {task.seed}: complete", highlight=False)
         tick()
 
 
-def _report(console: Console, study: Study, preset: str, runs: Sequence[Path], out: Path) -> None:
-    from cvfl.experiments.report import write_report  # noqa: PLC0415  matplotlib is slow to load
+def _measure(console: Console, everything: Sequence[Task], out: Path) -> None:
+    from cvfl.experiments.latency import measure  # noqa: PLC0415  not needed by most studies
 
-    text = _tables(study, preset, runs)
-    scaled = study.preset[preset].scaled
-    about = f"# {study.title}\n\n{study.paper}. Preset {preset}{': ' + scaled if scaled else ''}.\n\n"
-    (out / "tables.md").write_text(about + text, encoding="utf-8")
-    write_report(list(runs), out / "report.html", study.title)
-    console.print(text, markup=False, highlight=False)
-    console.print(f"{out}: tables.md, report.html, runs/", highlight=False)
+    say = lambda cell, ms: console.print(f"{cell}: timing rounds over gRPC, {ms} ms a round trip", highlight=False)  # noqa: E731
+    measure(everything, out, say)
 
 
-def _tables(study: Study, preset: str, runs: Sequence[Path]) -> str:
-    from cvfl.experiments.recorded import read_run  # noqa: PLC0415
-    from cvfl.experiments.study_table import study_tables  # noqa: PLC0415
+def _noted(study: str, origin: Origin, out: Path, here: bool) -> Origin:
+    """Write down what is run, and whether it is on this machine; runs that are older than that are taken to be."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "study.toml").write_text(study_text(study), encoding="utf-8")
+    known = Origin.read(out)
+    noted = origin.on(*(known.machines if known else ()), *((Machine.this(),) if here or not known else ()))
+    noted.write(out)
+    return noted
 
-    return study_tables(study, study.preset[preset], [read_run(path) for path in runs])
+
+def _command(study: str, preset: str, seeds: int) -> str:
+    return f"cvfl reproduce {Path(study).name} --preset {preset} --seeds {seeds}"
+
+
+def _origin(study: str, preset: str | None, folder: Path, seeds: int) -> Origin:
+    """What the folder says; of runs that are older than that, this machine is taken for theirs."""
+    known = Origin.read(folder)
+    if known and preset in (None, known.preset):
+        return known
+    chosen = preset or "cpu"
+    return Origin(chosen, _command(study, chosen, seeds), known.machines if known else (Machine.this(),))
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What `cvfl report` is to write of a study."""
+
+    html: Path | None
+    figures: Path | None
+    published: Path | None
+
+
+def _study_report(
+    console: Console, name: str, preset: str | None, found: Sequence[Path], source: Path, wanted: _Wanted
+) -> None:
+    from cvfl.experiments.publish import Results  # noqa: PLC0415  matplotlib is slow to load
+    from cvfl.experiments.study_figures import write_figures  # noqa: PLC0415
+
+    seeds = len({read_run(path).seed for path in found})
+    study, origin = load_study(name), _origin(name, preset, source, seeds)
+    results = Results.of(study, origin, found, source)
+    for table in results.tables:
+        console.print(table.markdown(), markup=False, highlight=False, soft_wrap=True)
+    if wanted.figures:
+        write_figures(results.figures, wanted.figures)
+    if wanted.published:
+        results.publish(study_text(name), wanted.published)
+    html = wanted.html or (None if wanted.figures or wanted.published else Path("report.html"))
+    if html:
+        results.write_html(html)
+    for written in (html, wanted.figures, wanted.published):
+        if written:
+            console.print(str(written), highlight=False)

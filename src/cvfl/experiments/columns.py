@@ -3,11 +3,39 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
 
 from cvfl.experiments.figures import MB, plain
 from cvfl.experiments.page import NOTHING
 from cvfl.experiments.series import Spread
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of text for Markdown and for a page: the first cell names the row, **best** figures have stars."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+    def markdown(self) -> str:
+        """Title, table and note."""
+        lines = [f"| {' | '.join(cells)} |" for cells in (self.head, ("---",) * len(self.head), *self.rows)]
+        return "\n\n".join([*([f"**{self.title}**"] if self.title else []), "\n".join(lines), *self.notes()]) + "\n"
+
+    def notes(self) -> list[str]:
+        """The note, if there is one."""
+        return [self.note] if self.note else []
+
+    def html_rows(self) -> list[tuple[str, ...]]:
+        """The rows escaped, with stars as bold."""
+        return [
+            tuple(re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", escape(cell)) for cell in row) for row in self.rows
+        ]
 
 
 def scores(values: Iterable[float]) -> Callable[[float], str]:
@@ -26,7 +54,7 @@ def amount(value: float) -> str:
     if math.isnan(value):
         return "NaN"
     if value == 0 or 1e-3 <= abs(value) < 1e6:
-        return f"{value:,.{_decimals(value)}f}"
+        return f"{value:,.{decimals(value)}f}"
     return plain(value)
 
 
@@ -37,7 +65,7 @@ def times(value: float) -> str:
 
 def fixed(values: Iterable[float], cap: int = 4, unit: float = 1.0) -> Callable[[float], str]:
     """A format in units with the decimals that the smallest of the values needs for three digits, up to `cap`."""
-    places = min(cap, max((_decimals(value / unit) for value in values if value > 0), default=1))
+    places = min(cap, max((decimals(value / unit) for value in values if value > 0), default=1))
     return lambda value: "NaN" if math.isnan(value) else f"{value / unit:,.{places}f}"
 
 
@@ -68,5 +96,6 @@ def column(
     return cells
 
 
-def _decimals(value: float) -> int:
+def decimals(value: float) -> int:
+    """Places after the point that show three digits of a value."""
     return max(0, 2 - math.floor(math.log10(abs(value)))) if value else 0

@@ -1,35 +1,27 @@
-"""Draws series as SVG text to put into a page: one function a figure.
-
-Ink is `currentColor` and text takes the page's font, so a figure follows the page into dark mode. Ids are
-prefixed, so that many figures share one page; the same series give the same bytes.
-"""
+"""Draws series as SVG text: one function a figure. `svg.py` says how it fits into a page or a file of its own."""
 
 from __future__ import annotations
 
-import io
 import math
-import re
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from xml.etree import ElementTree
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from cvfl.experiments.recorded import Round
-from cvfl.experiments.series import Curve, Series
+from cvfl.experiments.series import Curve, Series, Spread
+from cvfl.experiments.svg import INK, inline
 
 MB = 1e6
 
 # Okabe and Ito's palette, those with the best contrast to white and to black first; yellow has none to white.
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
-_INK = "#010203"  # drawn as currentColor: a colour that nothing else uses
-_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, _INK)
+_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INK)
 _DASHES = ("-", (0, (5, 1.6)), (0, (7, 1.6, 1.4, 1.6)), (0, (1.6, 1.4)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _MARKS = 8
@@ -58,30 +50,31 @@ _STYLE: dict[Any, Any] = {
     "grid.alpha": 0.16,
     "grid.linewidth": 0.8,
 } | dict.fromkeys(
-    ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color", "hatch.color"), _INK
+    ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color", "hatch.color"), INK
 )
-_SVG = "http://www.w3.org/2000/svg"
-_HREF = "{http://www.w3.org/1999/xlink}href"
 
 
 def colour(n: int) -> str:
     """The CSS colour of the nth series."""
     chosen = _COLOURS[n % len(_COLOURS)]
-    return "currentColor" if chosen == _INK else chosen
+    return "currentColor" if chosen == INK else chosen
 
 
-def metric_by_epoch(series: Sequence[Series], metric: str, label: str, ident: str) -> str:
-    """A test metric over epochs."""
+def metric_by_epoch(series: Sequence[Series], metric: str, label: str, ident: str, target: float | None = None) -> str:
+    """A test metric over epochs, with a line at the target of a study."""
     curves = [one.curve(lambda line: line.epoch, lambda line: line.test.get(metric)) for one in series]
-    return _lines(series, curves, ("epoch", label), ident)
+    return _lines(series, curves, ("epoch", label), ident, target=target)
 
 
-def metric_by_megabytes(series: Sequence[Series], metric: str, label: str, ident: str) -> str:
+def metric_by_megabytes(
+    series: Sequence[Series], metric: str, label: str, ident: str, target: float | None = None
+) -> str:
     """A test metric over what training has sent; the axis is logarithmic where the series lie far apart."""
     curves = [one.curve(lambda line: line.sent.training / MB, lambda line: line.test.get(metric)) for one in series]
     ends = [curve.x[-1] for curve in curves if curve.x and curve.x[-1] > 0]
     log = bool(ends) and max(ends) > 5 * min(ends)
-    return _lines(series, curves, (f"MB sent in training, up and down{' (log)' if log else ''}", label), ident, log)
+    labels = (f"MB sent in training, up and down{' (log)' if log else ''}", label)
+    return _lines(series, curves, labels, ident, log, target)
 
 
 def loss_by_epoch(series: Sequence[Series], ident: str) -> str:
@@ -90,13 +83,43 @@ def loss_by_epoch(series: Sequence[Series], ident: str) -> str:
     return _lines(series, curves, ("epoch", "loss on the batch"), ident)
 
 
+def time_by_round_trip(
+    round_trips: Sequence[int],
+    computed: Mapping[str, Sequence[Spread]],
+    measured: Mapping[str, Sequence[Spread]],
+    ident: str,
+) -> str:
+    """Seconds to the target over milliseconds a round trip: a colour a cell, dashed as computed, full as measured."""
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _axes(236)
+        entries: list[tuple[Line2D | Patch, str]] = []
+        for n, name in enumerate(computed):
+            for kind, found, dash in (("computed", computed, _DASHES[1]), ("measured", measured, _DASHES[0])):
+                style: dict[str, Any] = {
+                    "linestyle": dash,
+                    "marker": _MARKERS[n % len(_MARKERS)],
+                    "color": _COLOURS[n % len(_COLOURS)],
+                }
+                if name in found:
+                    means = [value.mean for value in found[name]]
+                    bars = [value.deviation or 0.0 for value in found[name]]
+                    axes.errorbar(round_trips, means, bars, capsize=2, elinewidth=1, **style)
+                    entries.append((Line2D([], [], **style), f"{name}, {kind}"))
+        axes.set(xlabel="round trip, ms (log)", ylabel="seconds to target (log)", xscale="log", yscale="log")
+        axes.set_xticks(round_trips, [str(t) for t in round_trips])
+        axes.xaxis.set_minor_locator(NullLocator())
+        _log_ticks(axes, "y", [value.mean for found in (computed, measured) for row in found.values() for value in row])
+        _legend(figure, entries)
+        return inline(figure, ident, "seconds to target by round trip")
+
+
 def bytes_by_party(one: Series, widest: float, ident: str) -> str:
     """Bytes of each party, stacked by direction; `widest` is the largest total of the figures to compare."""
     parties = one.by_party()
     with matplotlib.rc_context(_STYLE):
         figure, axes = _axes(64 + 20 * len(parties))
         start = [0.0] * len(parties)
-        parts = (("up", BLUE, 1.0), ("down", ORANGE, 1.0), ("evaluation", _INK, 0.35))
+        parts = (("up", BLUE, 1.0), ("down", ORANGE, 1.0), ("evaluation", INK, 0.35))
         for part, colour_, alpha in parts:
             widths = [getattr(sent, part) / MB for sent in parties.values()]
             axes.barh(range(len(parties)), widths, 0.66, left=start, color=colour_, alpha=alpha, linewidth=0)
@@ -113,7 +136,7 @@ def bytes_by_party(one: Series, widest: float, ident: str) -> str:
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
         _legend(figure, [(Patch(color=colour_, alpha=alpha, linewidth=0), part) for part, colour_, alpha in parts])
-        return _inline(figure, ident, f"Bytes by party and direction: {one.label}")
+        return inline(figure, ident, f"Bytes by party and direction: {one.label}")
 
 
 def error_by_round(series: Sequence[Series], role: str, ident: str) -> str:
@@ -134,7 +157,7 @@ def error_by_round(series: Sequence[Series], role: str, ident: str) -> str:
         axes.set(xlabel="round", ylabel="squared error (log)", yscale="log")
         _log_ticks(axes, "y", ends)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=_STEPS))
-        return _inline(figure, ident, f"Compression error by round: {role}")
+        return inline(figure, ident, f"Compression error by round: {role}")
 
 
 def error_legend(series: Sequence[Series], ident: str) -> str:
@@ -146,9 +169,9 @@ def error_legend(series: Sequence[Series], ident: str) -> str:
             for n, one in enumerate(series)
             if one.lossy
         ]
-        entries += [(Line2D([], [], color=_INK, **_part(part)), part) for part in ("expected", "bound")]
+        entries += [(Line2D([], [], color=INK, **_part(part)), part) for part in ("expected", "bound")]
         _legend(figure, entries)
-        return _inline(figure, ident, "Legend: a colour for each run, a line style for each figure")
+        return inline(figure, ident, "Legend: a colour for each run, a line style for each figure")
 
 
 def _error_of(role: str, part: str) -> Callable[[Round], float | None]:
@@ -165,7 +188,12 @@ def _part(part: str, n: int | None = None) -> dict[str, Any]:
 
 
 def _lines(
-    series: Sequence[Series], curves: Sequence[Curve], labels: tuple[str, str], ident: str, log: bool = False
+    series: Sequence[Series],
+    curves: Sequence[Curve],
+    labels: tuple[str, str],
+    ident: str,
+    log: bool = False,
+    target: float | None = None,
 ) -> str:
     with matplotlib.rc_context(_STYLE):
         figure, axes = _axes(236)
@@ -183,6 +211,10 @@ def _lines(
                 axes.fill_between(curve.x, low, high, color=chosen, alpha=0.18, linewidth=0)
             if points and len(series) > 1:
                 entries.append((Line2D([], [], **style), one.label))
+        if target is not None:
+            style = {"color": INK, "linestyle": (0, (1.4, 1.4)), "linewidth": 1.2}
+            axes.axhline(target, **style)
+            entries.append((Line2D([], [], **style), f"target {target:g}"))
         axes.set(xlabel=labels[0], ylabel=labels[1])
         longest = max((curve.x[-1] for curve in curves if curve.x), default=0)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=longest >= 5, steps=_STEPS))
@@ -190,7 +222,7 @@ def _lines(
             axes.set_xscale("log")
             _log_ticks(axes, "x", [x for curve in curves for x in curve.x])
         _legend(figure, entries)
-        return _inline(figure, ident, f"{labels[1]} by {labels[0]}")
+        return inline(figure, ident, f"{labels[1]} by {labels[0]}")
 
 
 def _axes(height: float, width: float = _WIDTH) -> tuple[Figure, Axes]:
@@ -250,40 +282,3 @@ def plain(value: float) -> str:
 
 def _short(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
-
-
-def _inline(figure: Figure, ident: str, title: str) -> str:
-    """The figure as an <svg> element that can stand beside others in one page."""
-    buffer = io.StringIO()
-    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    with warnings.catch_warnings():
-        # The browser draws the text with its own fonts; what this one lacks does not matter.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure.savefig(buffer, format="svg", metadata=nothing)
-    root = ElementTree.fromstring(buffer.getvalue())
-    box = root.attrib["viewBox"]
-    root.attrib.clear()
-    root.attrib.update({"id": ident, "class": "figure", "viewBox": box, "role": "img", "aria-label": title})
-    root.set("style", "stroke-linejoin: round; stroke-linecap: butt")
-    root.remove(root[0])  # a style sheet for all elements, which would leak into the page
-    for element in root.iter():
-        _adapt(element, ident)
-    ElementTree.register_namespace("", _SVG)
-    return ElementTree.tostring(root, encoding="unicode")
-
-
-def _adapt(element: ElementTree.Element, ident: str) -> None:
-    if element.get("id") not in (None, ident):
-        element.set("id", f"{ident}-{element.get('id')}")
-    if reference := element.attrib.pop(_HREF, None):
-        element.set("href", f"#{ident}-{reference.removeprefix('#')}")
-    if element.get("transform", "").startswith("rotate(-0 "):
-        del element.attrib["transform"]
-    for key in ("clip-path", "style", "fill"):
-        if key in element.attrib:
-            value = element.attrib[key].replace("url(#", f"url(#{ident}-").replace(_INK, "currentColor")
-            element.set(key, re.sub(r"font-family: [^;]*", "font-family: var(--sans, sans-serif)", value))
-    for key in ("d", "x", "y"):
-        if key in element.attrib:  # hundredths of a point are enough, and halve the size
-            rounded = re.sub(r"(\.\d\d)\d+", r"\1", element.attrib[key])
-            element.set(key, " ".join(rounded.split()))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,7 +52,10 @@ class CompressionError:
 
 @dataclass(frozen=True)
 class Round:
-    """One line of metrics.jsonl; without an evaluation `train` and `test` are empty."""
+    """One line of metrics.jsonl; without an evaluation `train` and `test` are empty.
+
+    A published record keeps some rounds `aside` of the even spacing, because they were the best so far.
+    """
 
     number: int
     epoch: float
@@ -60,6 +64,8 @@ class Round:
     train: Mapping[str, float]
     test: Mapping[str, float]
     errors: Mapping[str, CompressionError]
+    seconds: float | None = None
+    aside: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,7 @@ class Run:
     settings: Mapping[str, str]
     versions: Mapping[str, str]
     history: tuple[Round, ...]
+    round_seconds: float | None = None
 
     @property
     def compressed(self) -> bool:
@@ -97,6 +104,7 @@ def read_run(directory: Path) -> Run:
     metrics, sent = summary.inner("metrics"), summary.inner("bytes")
     error = summary.optional("compression_error", _Object.inner)
     formula = summary.optional("formula_bytes", _Object.number)
+    history = _history(directory / "metrics.jsonl")
     return Run(
         name=summary.text("name"),
         seed=summary.integer("seed"),
@@ -113,8 +121,16 @@ def read_run(directory: Path) -> Run:
         parameters=summary.optional("parameters", _Object.flat) or {},
         settings=summary.optional("config", _Object.flat) or {},
         versions=summary.optional("versions", _Object.flat) or {},
-        history=_history(directory / "metrics.jsonl"),
+        history=history,
+        round_seconds=summary.optional("round_seconds", _Object.number) or _round_seconds(history),
     )
+
+
+def _round_seconds(history: Sequence[Round]) -> float | None:
+    """The median of the rounds that were not evaluated, since evaluation is a choice."""
+    plain = [line.seconds for line in history if line.seconds is not None and not line.test]
+    timed = plain or [line.seconds for line in history if line.seconds is not None]
+    return statistics.median(timed) if timed else None
 
 
 def _history(path: Path) -> tuple[Round, ...]:
@@ -133,6 +149,8 @@ def _round(line: _Object) -> Round:
         train=line.optional("train", _Object.numbers) or {},
         test=line.optional("test", _Object.numbers) or {},
         errors={role: _error(error) for role, error in errors.items()} if errors else {},
+        seconds=line.optional("seconds", _Object.number),
+        aside=line.optional("aside", _Object.flag) or False,
     )
 
 

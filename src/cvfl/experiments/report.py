@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from itertools import count
 from operator import attrgetter
@@ -11,20 +12,35 @@ from pathlib import Path
 
 from cvfl.errors import DataError
 from cvfl.experiments import figures
-from cvfl.experiments.columns import amount, megabytes
+from cvfl.experiments.columns import Table, amount, megabytes
 from cvfl.experiments.page import NOTHING, cards, details, figure, grid, note, page, section, table
 from cvfl.experiments.recorded import Run, read_run
 from cvfl.experiments.results import Comparison, headline, metric_label, results, told_run
 from cvfl.experiments.series import POINTS, Series, to_series
+from cvfl.experiments.svg import Drawn
 
 
-def write_report(runs: Sequence[Path], out: Path, title: str | None = None) -> None:
-    """Write the report of these run directories to the file `out`."""
+@dataclass(frozen=True)
+class StudyPart:
+    """What a study adds to the report of its runs: tables, and figures of its metric with the target."""
+
+    metric: str
+    tables: Sequence[Table]
+    drawn: Sequence[Drawn]
+
+
+def write_report(
+    runs: Sequence[Path],
+    out: Path,
+    title: str | None = None,
+    study: StudyPart | None = None,
+) -> None:
+    """Write the report of these run directories to the file `out`; a study adds its tables and figures."""
     if not runs:
         raise DataError("a report needs at least one run directory")
     series = tuple(to_series([read_run(path) for path in runs]))
     # A lone surrogate can come out of a JSON escape, but not go into a file.
-    text = _report(series, title).encode("utf-8", "xmlcharrefreplace")
+    text = _report(series, title, study).encode("utf-8", "xmlcharrefreplace")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_bytes(text)
@@ -32,12 +48,13 @@ def write_report(runs: Sequence[Path], out: Path, title: str | None = None) -> N
         raise DataError(f"{out}: cannot be written: {error.strerror}") from None
 
 
-def _report(series: tuple[Series, ...], title: str | None) -> str:
+def _report(series: tuple[Series, ...], title: str | None, study: StudyPart | None) -> str:
     compared, idents = Comparison(series), (f"figure-{n}" for n in count(1))
     parts = [
         cards(headline(compared)),
+        *([section("To the target", _study(study.tables))] if study else []),
         section("Results", results(compared)),
-        section("Learning", _learning(series, idents)),
+        section("Learning", _learning(series, idents, study)),
         section("Bytes", _bytes(series, idents)),
     ]
     if any(one.first.error for one in series):
@@ -48,6 +65,13 @@ def _report(series: tuple[Series, ...], title: str | None) -> str:
     return page(title or names, _lede([run for one in series for run in one.runs]), parts)
 
 
+def _study(tables: Sequence[Table]) -> list[str]:
+    return [
+        table(one.title or "To the target", one.head, {"": one.html_rows()}, foot=" ".join([one.title, *one.notes()]))
+        for one in tables
+    ]
+
+
 def _lede(runs: Sequence[Run]) -> str:
     parties = max(len(run.by_party) for run in runs)
     versions = sorted({run.versions["cvfl"] for run in runs if "cvfl" in run.versions})
@@ -55,12 +79,11 @@ def _lede(runs: Sequence[Run]) -> str:
     return " · ".join([*found, *(f"cvfl {version}" for version in versions)])
 
 
-def _learning(series: Sequence[Series], idents: Iterator[str]) -> list[str]:
-    about, drawn = "", []
-    if any(len(one.runs) > 1 for one in series):
-        about = "Bands are one standard deviation over seeds."
+def _learning(series: Sequence[Series], idents: Iterator[str], study: StudyPart | None) -> list[str]:
+    about = "Bands are one standard deviation over seeds." if any(len(one.runs) > 1 for one in series) else ""
+    drawn = [figure(one.title, about, one.svg) for one in study.drawn] if study else []
     evaluated = dict.fromkeys(one.first.metric for one in series if _evaluated(one, one.first.metric))
-    for metric in (name for name in evaluated if name):
+    for metric in (name for name in evaluated if name and not (study and study.drawn and name == study.metric)):
         name = f"test {metric_label(metric)}"
         drawn += [
             figure(

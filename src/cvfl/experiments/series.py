@@ -85,8 +85,10 @@ class Series:
         return {name: _mean_sent([run.by_party[name] for run in self.runs if name in run.by_party]) for name in names}
 
     def curve(self, x: Callable[[Round], float], y: Callable[[Round], float | None]) -> Curve:
-        """The curve over the rounds at which every run has a value of y."""
-        histories = [{line.number: line for line in run.history if y(line) is not None} for run in self.runs]
+        """The curve over the evenly spaced rounds at which every run has a value of y."""
+        histories = [
+            {line.number: line for line in run.history if y(line) is not None and not line.aside} for run in self.runs
+        ]
         shared = sorted(set(histories[0]).intersection(*histories[1:]))
         size = max(1, math.ceil(len(shared) / POINTS))
         xs, ys, deviations = [], [], []

@@ -1,13 +1,14 @@
 """A study: one TOML with the settings that are compared, run over seeds, side by side, each run resumable.
 
-OUT/runs/CELL/seed-N/     run directories, complete ones only
-OUT/state/                what unfinished runs need to be taken up again
-OUT/tables.md, OUT/report.html, OUT/figures/*.svg
+OUT/study.toml, study.json   the study as it was run; preset, command and machine
+OUT/runs/CELL/seed-N/        run directories, complete ones only
+OUT/state/                   what unfinished runs need to be taken up again
+OUT/latency.jsonl            seconds of rounds over gRPC, of studies of latency
+OUT/tables.md, report.html, figures/*.svg
 """
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import re
@@ -17,15 +18,16 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from cvfl.data.builtin import BUILTIN
 from cvfl.errors import ConfigError, suggest
 from cvfl.experiments.config import RunConfig, parse_config
 from cvfl.experiments.keep import Keep, read_lines
+from cvfl.experiments.run import Progress as RunProgress
 from cvfl.experiments.run import train
 from cvfl.experiments.sections import Section
 
@@ -33,12 +35,16 @@ PRESETS = ("cpu", "paper")
 
 
 class Preset(Section):
-    """How large a study is run: the paper's size, or one for two cores; `scaled` says what is smaller."""
+    """How large a study is run: the paper's size, or one for two cores; `scaled` says what is smaller.
+
+    `cells` holds what only some cells have at this size, by their names.
+    """
 
     target: float
     seeds: int = Field(default=3, ge=1)
     scaled: str = ""
     run: dict[str, Any] = Field(default_factory=dict)
+    cells: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
 
 class Cell(Section):
@@ -60,6 +66,15 @@ class Study(Section):
     preset: dict[str, Preset]
     cell: tuple[Cell, ...]
 
+    @model_validator(mode="after")
+    def _cells_exist(self) -> Self:
+        names = [cell.name for cell in self.cell]
+        for key, preset in self.preset.items():
+            for name in preset.cells:
+                if name not in names:
+                    raise ValueError(f"preset.{key}.cells: there is no cell {name!r}{suggest(name, names)}")
+        return self
+
 
 def study_names() -> list[str]:
     """The studies that come with the software."""
@@ -70,19 +85,22 @@ def study_names() -> list[str]:
     )
 
 
-def load_study(name: str) -> Study:
-    """A study by name, or from a TOML file of the user's own."""
+def study_text(name: str) -> str:
+    """The TOML of a study by name, or of a file of the user's own."""
     path = Path(name)
     if path.suffix == ".toml":
         if not path.is_file():
             raise ConfigError(f"{path}: no such file")
-        text = path.read_text(encoding="utf-8")
-    elif name in study_names():
-        text = (resources.files("cvfl.studies") / f"{name}.toml").read_text(encoding="utf-8")
-    else:
-        raise ConfigError(f"unknown study {name!r}{suggest(name, study_names())}")
+        return path.read_text(encoding="utf-8")
+    if name in study_names():
+        return (resources.files("cvfl.studies") / f"{name}.toml").read_text(encoding="utf-8")
+    raise ConfigError(f"unknown study {name!r}{suggest(name, study_names())}")
+
+
+def load_study(name: str) -> Study:
+    """A study by name, or from a TOML file of the user's own."""
     try:
-        return Study.model_validate(tomllib.loads(text))
+        return Study.model_validate(tomllib.loads(study_text(name)))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{name}: {error}") from None
     except ValidationError as error:
@@ -117,15 +135,20 @@ class Task:
         return float(lines[-1]["epoch"] / epochs if epochs else (lines[-1]["round"] + 1) / (rounds or 1))
 
 
+def preset_of(study: Study, name: str) -> Preset:
+    """A preset by name."""
+    if name not in study.preset:
+        raise ConfigError(f"there is no preset {name!r}{suggest(name, study.preset)}")
+    return study.preset[name]
+
+
 def tasks(study: Study, preset: str, seeds: int | None, data: Path, out: Path) -> list[Task]:
     """All runs of a study, seed by seed, so that the first results of all cells come early; `data` holds data sets."""
-    if preset not in study.preset:
-        raise ConfigError(f"there is no preset {preset!r}{suggest(preset, study.preset)}")
-    chosen = study.preset[preset]
+    chosen = preset_of(study, preset)
     found = []
     for seed in range(seeds or chosen.seeds):
         for cell in study.cell:
-            values = merged(merged(study.run, chosen.run), cell.run)
+            values = merged(merged(merged(study.run, chosen.run), cell.run), chosen.cells.get(cell.name, {}))
             values["seed"] = seed
             if (name := values["data"]["name"]) not in BUILTIN:
                 values = merged(values, {"data": {"path": str(data / name)}})
@@ -149,11 +172,11 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def run_task(task: Task) -> str:
+def run_task(task: Task, on_round: Callable[[RunProgress], None] = lambda progress: None) -> str:
     """Run one task to its end, taking up what is kept of it; one thread, so that runs side by side do not fight."""
     torch.set_num_threads(1)
     keep = Keep(task.state)
-    train(task.config, out=task.out, name=task.cell, keep=keep, workers=1)
+    train(task.config, out=task.out, name=task.cell, on_round=on_round, keep=keep, workers=1)
     keep.forget()
     return task.cell
 
@@ -178,12 +201,3 @@ def run_all(waiting: list[Task], workers: int, on_tick: Callable[[], None]) -> I
             for process in list((pool._processes or {}).values()):  # there is no public way to stop a worker
                 process.terminate()
             raise
-
-
-def compact(source: Path, target: Path) -> None:
-    """A run directory small enough to publish: the summary, and the rounds that were evaluated."""
-    target.mkdir(parents=True, exist_ok=True)
-    (target / "summary.json").write_bytes((source / "summary.json").read_bytes())
-    lines = [line for line in read_lines(source / "metrics.jsonl") if "train" in line]
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (target / "metrics.jsonl").write_text(text, encoding="utf-8")
