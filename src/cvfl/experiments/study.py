@@ -27,6 +27,7 @@ from cvfl.data.builtin import BUILTIN
 from cvfl.errors import ConfigError, suggest
 from cvfl.experiments.config import RunConfig, parse_config
 from cvfl.experiments.keep import Keep, read_lines
+from cvfl.experiments.loading import Loaded, load_data
 from cvfl.experiments.run import Progress as RunProgress
 from cvfl.experiments.run import train
 from cvfl.experiments.sections import Section
@@ -176,9 +177,21 @@ def run_task(task: Task, on_round: Callable[[RunProgress], None] = lambda progre
     """Run one task to its end, taking up what is kept of it; one thread, so that runs side by side do not fight."""
     torch.set_num_threads(1)
     keep = Keep(task.state)
-    train(task.config, out=task.out, name=task.cell, on_round=on_round, keep=keep, workers=1)
+    train(task.config, _data(task.config), task.out, task.cell, on_round, keep=keep, workers=1)
     keep.forget()
     return task.cell
+
+
+_known: dict[str, Loaded] = {}
+
+
+def _data(config: RunConfig) -> Loaded:
+    """The data of a run; that of the last one if it is the same, since a worker runs many cells of one seed."""
+    key = config.model_dump_json(include={"data", "party", "precision", "seed"})
+    if key not in _known:
+        _known.clear()
+        _known[key] = load_data(config)
+    return _known[key]
 
 
 def run_all(waiting: list[Task], workers: int, on_tick: Callable[[], None]) -> Iterator[Task]:
