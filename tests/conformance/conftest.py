@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,3 +35,7 @@ def federation(tmp_path: Path, tidy: None) -> Iterator[Threads]:
     with threads(CONFIG, tmp_path) as running:
         running.start(SERVER)
         yield running
+
+
+# A shell that starts the tests in the background has them, and what they start, ignore Ctrl-C; some tests send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -103,7 +103,7 @@ def test_patience_is_counted_from_the_last_word_of_the_server(tmp_path: Path) ->
 def test_processes_that_are_killed_and_interrupted(tmp_path: Path) -> None:
     """Real processes with certificates: kill -9 of a party, of the server, of all, and Ctrl-C; and what logs say."""
     write_tables(tmp_path)
-    config = table_settings(tmp_path, rounds=1500, every=5, evaluate_every=200)
+    config = table_settings(tmp_path, rounds=300, every=5, evaluate_every=40)
     with Processes(config, tmp_path, ("bank", "shop")) as roles:
         roles.environment = {"GRPC_VERBOSITY": "debug", "PYTHONPATH": str(debugging(tmp_path))}
         roles.start_all()
