@@ -51,7 +51,7 @@ name = "scalar b=4"
 run = { compressor = "scalar:bits=4" }
 """
 SVG = "{http://www.w3.org/2000/svg}"
-FACTS = Origin("cpu", "cvfl reproduce wine --preset cpu --seeds 2", (Machine(2, "A processor", 24),))
+ORIGIN = Origin("cpu", "cvfl reproduce wine --preset cpu --seeds 2", (Machine(2, "A processor", 24),))
 
 
 def cvfl(*arguments: object) -> tuple[int, str]:
@@ -240,8 +240,8 @@ def test_tables_name_machine_versions_and_what_was_scaled_down(published):
 
 def test_facts_name_every_machine_once(tmp_path):
     other = Machine(64, "Another", 512)
-    FACTS.on(*FACTS.machines, other, other).write(tmp_path)
-    assert Origin.read(tmp_path) == replace(FACTS, machines=(*FACTS.machines, other))
+    ORIGIN.on(*ORIGIN.machines, other, other).write(tmp_path)
+    assert Origin.read(tmp_path) == replace(ORIGIN, machines=(*ORIGIN.machines, other))
     assert Origin.read(tmp_path / "nowhere") is None
     (tmp_path / "study.json").write_text("{}")
     with pytest.raises(DataError, match=r"study\.json"):

@@ -60,7 +60,7 @@ class Origin:
             ) from None
 
     def on(self, *machines: Machine) -> Self:
-        """These origin with the machines that runs were made on, each once."""
+        """The same with the machines that runs were made on, each once."""
         return replace(self, machines=tuple(dict.fromkeys(machines)))
 
     def write(self, folder: Path) -> None:
