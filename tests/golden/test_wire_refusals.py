@@ -76,7 +76,7 @@ FRAMES = {
 }
 PACKETS = {
     "P1": [b"", SCALAR[:3], SCALAR[:10], SCALAR[:17], SCALAR[:22], SCALAR[:-1], SCALAR + b"\0"],
-    "P2": [edited(SCALAR, 0, bytes([code])) for code in (0, 3, 255)],
+    "P2": [edited(SCALAR, 0, bytes([code])) for code in (0, 5, 255)],
     "P3": [
         struct.pack("<BBBB", 1, 9, 0, 0) + b"\1\0\0\0" * 9,
         struct.pack("<BBBB", 1, 0, 17, 0) + bytes(4 * 17),

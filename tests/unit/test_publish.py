@@ -8,9 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from typer.testing import CliRunner
 
-from cvfl.cli import app
 from cvfl.errors import DataError
 from cvfl.experiments import records
 from cvfl.experiments.origin import Machine, Origin
@@ -21,48 +19,11 @@ from cvfl.experiments.series import to_series
 from cvfl.experiments.study import load_study
 from cvfl.experiments.study_figures import groups
 from cvfl.experiments.study_table import best, reached, study_tables
+from studies import contents, cvfl, study_toml
 
-STUDY = """
-title = "Wine"
-paper = "no table of the paper"
-metric = "accuracy"
-[run]
-local_iterations = 3
-batch_size = 32
-step_size = { eta = 0.05 }
-data = { name = "wine", parties = 2 }
-[preset.cpu]
-target = 0.6
-seeds = 2
-scaled = "fewer rounds"
-run = { rounds = 12, evaluate_every = 2 }
-[preset.paper]
-target = 0.7
-seeds = 5
-run = { rounds = 90, evaluate_every = 2 }
-[[cell]]
-name = "none"
-run = { compressor = "identity", server_compressor = "identity" }
-[[cell]]
-name = "scalar b=2"
-run = { compressor = "scalar:bits=2" }
-[[cell]]
-name = "scalar b=4"
-run = { compressor = "scalar:bits=4" }
-"""
+STUDY = study_toml({"none": "identity", "scalar b=2": "scalar:bits=2", "scalar b=4": "scalar:bits=4"})
 SVG = "{http://www.w3.org/2000/svg}"
 ORIGIN = Origin("cpu", "cvfl reproduce wine --preset cpu --seeds 2", (Machine(2, "A processor", 24),))
-
-
-def cvfl(*arguments: object) -> tuple[int, str]:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.output
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -198,8 +159,8 @@ def test_seconds_a_round_leave_evaluation_out(results):
 def test_report_writes_figures_alone(results, tmp_path):
     code, output = cvfl("report", results, "--figures", tmp_path / "figures", "--preset", "paper")
     assert code == 0, output
-    assert "accuracy 0.7" in output
-    assert "target 0.7" in (tmp_path / "figures" / "accuracy-by-epoch-b2.svg").read_text()
+    assert "accuracy 1.1" in output
+    assert "target 1.1" in (tmp_path / "figures" / "accuracy-by-epoch-b2.svg").read_text()
     assert not (tmp_path / "report.html").exists()
     (tmp_path / "figures" / "own.svg").write_text("<svg/>")
     assert cvfl("report", results, "--figures", tmp_path / "figures")[0] == 0
@@ -220,7 +181,7 @@ def test_figures_need_a_study(results, tmp_path):
 
 def test_what_was_scaled_down_is_read_off_the_configurations(tmp_path):
     rows = scaled_down(loaded(tmp_path), "cpu", 2)
-    assert rows == (("target", "0.7", "0.6"), ("seeds", "5", "2"), ("rounds", "90", "12"))
+    assert rows == (("target", "1.1", "0.6"), ("seeds", "5", "2"), ("step size", "0.1", "0.05"), ("rounds", "90", "12"))
     assert scaled_down(loaded(tmp_path), "paper", 5) == ()
     names = {name: (paper, here) for name, paper, here in scaled_down(load_study("cifar10"), "cpu", 3)}
     assert names["epochs"][0] == "200"

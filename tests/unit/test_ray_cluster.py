@@ -15,27 +15,8 @@ from pathlib import Path
 import pytest
 
 from cvfl.experiments.ray_cluster import packed, unpacked
+from studies import study_toml
 
-STUDY = """
-title = "Wine"
-paper = "no table of the paper"
-metric = "accuracy"
-[run]
-local_iterations = 3
-batch_size = 32
-step_size = { eta = 0.05 }
-data = { name = "wine", parties = 2 }
-[preset.cpu]
-target = 0.6
-seeds = 1
-run = { rounds = ROUNDS, evaluate_every = 2 }
-[[cell]]
-name = "none"
-run = { compressor = "identity", server_compressor = "identity" }
-[[cell]]
-name = "lattice b=2"
-run = { compressor = "lattice:bits=2" }
-"""
 # All of the cluster stays on loopback: this is Ray's switch for "one machine only", whatever its name says.
 LOOPBACK = os.environ | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
@@ -63,7 +44,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 def write_study(folder: Path, rounds: int) -> Path:
     path = folder / "wine.toml"
-    path.write_text(STUDY.replace("ROUNDS", str(rounds)))
+    path.write_text(study_toml(rounds=rounds, seeds=1))
     return path
 
 

@@ -1,41 +1,19 @@
 """Studies: what they run, that they can be stopped and taken up again, and the tables that come of them."""
 
+import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from cvfl.cli import app
 from cvfl.errors import ConfigError
 from cvfl.experiments.recorded import Run, read_run
 from cvfl.experiments.study import Study, load_study, merged, run_all, slug, study_names, tasks
 from cvfl.experiments.study_table import best, reached, study_tables
+from cvfl.experiments.suite import load
+from studies import cvfl, growing, started, stopped_growing, study_toml
 
-STUDY = """
-title = "Wine"
-paper = "no table of the paper"
-metric = "accuracy"
-[run]
-local_iterations = 3
-batch_size = 32
-evaluate_every = 2
-step_size = { eta = 0.05 }
-data = { name = "wine", parties = 2 }
-[preset.cpu]
-target = 0.6
-seeds = 2
-scaled = "everything"
-run = { rounds = 8 }
-[preset.paper]
-target = 1.1
-run = { rounds = 9, step_size = { eta = 0.1 } }
-[[cell]]
-name = "none"
-run = { compressor = "identity", server_compressor = "identity" }
-[[cell]]
-name = "lattice b=2"
-run = { compressor = "lattice:bits=2" }
-"""
+STUDY = study_toml()
 
 
 @pytest.fixture
@@ -43,13 +21,6 @@ def study(tmp_path: Path) -> Path:
     path = tmp_path / "wine.toml"
     path.write_text(STUDY)
     return path
-
-
-def cvfl(*arguments: object) -> tuple[int, str]:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.output
 
 
 def markdown(study: Study, preset: str, runs: list[Run]) -> str:
@@ -160,7 +131,7 @@ def test_tasks_merge_section_by_section(study, tmp_path):
     found = tasks(loaded, "paper", 1, tmp_path / "data", tmp_path)
     assert [task.cell for task in found] == ["none", "lattice b=2"]
     assert found[0].config.step_size.eta == 0.1
-    assert found[0].config.rounds == 9
+    assert found[0].config.rounds == 90
     assert found[0].config.data.name == "wine"
     assert found[0].config.data.path is None
     real = tasks(load_study("cifar10"), "cpu", 1, tmp_path / "data", tmp_path)
@@ -200,7 +171,7 @@ def test_unknown_names(tmp_path, study):
         tasks(load_study(str(study)), "gpu", 1, tmp_path, tmp_path)
 
 
-@pytest.mark.parametrize("name", study_names())
+@pytest.mark.parametrize("name", [name for name in study_names() if isinstance(load(name), Study)])
 @pytest.mark.parametrize("preset", ["cpu", "paper"])
 def test_the_studies_that_come_with_it_are_valid(name, preset, tmp_path):
     loaded = load_study(name)
@@ -214,3 +185,32 @@ def test_the_list_shows_every_study():
     code, output = cvfl("reproduce", "list")
     assert code == 0
     assert all(name in output for name in study_names())
+
+
+def test_how_far_a_run_is_stands_in_the_last_line(study, tmp_path):
+    task = tasks(load_study(str(study)), "cpu", 1, tmp_path, tmp_path)[0]
+    assert task.share == 0
+    task.state.mkdir(parents=True)
+    lines = task.state / "metrics.jsonl"
+    lines.write_text('{"round": 0, "epoch"')
+    assert task.share == 0
+    # No line but the last whole one is read: the others are not even JSON.
+    lines.write_text("nothing\n" * 100_000 + '{"round": 2, "epoch": 0.5}\n{"round": 3, "ep')
+    assert task.share == 3 / 12
+    lines.write_text("nothing\n" + f'{{"note": "{"x" * 100_000}", "round": 5, "epoch": 0.5}}\n')
+    assert task.share == 6 / 12
+    by_epochs = replace(task, config=task.config.model_copy(update={"rounds": None, "epochs": 2}))
+    assert by_epochs.share == 0.25
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
+def test_workers_end_with_the_command(tmp_path, sent):
+    (tmp_path / "wine.toml").write_text(study_toml(rounds=100_000))
+    out = tmp_path / "out"
+    with started("reproduce", tmp_path / "wine.toml", "--out", out, "--workers", 2) as command:
+        growing(out, 2, command)
+        command.send_signal(sent)
+        _, error = command.communicate(timeout=60)
+        assert command.returncode == (130 if sent is signal.SIGTERM else -sent)
+        assert sent is signal.SIGKILL or error == "stopped\n"
+        assert stopped_growing(out)

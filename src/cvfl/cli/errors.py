@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -23,6 +24,16 @@ def one_line() -> Iterator[None]:
     except KeyboardInterrupt:
         console.print("stopped")
         raise typer.Exit(130) from None
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Take SIGTERM for Ctrl-C, so that processes which a command has started end with it."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

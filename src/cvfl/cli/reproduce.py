@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -12,15 +13,16 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from cvfl.cli.errors import one_line
+from cvfl.cli.errors import one_line, terminable
 from cvfl.errors import ConfigError, DataError
 from cvfl.experiments.origin import Machine, Origin
 from cvfl.experiments.recorded import read_run
-from cvfl.experiments.study import Task, load_study, run_all, study_names, study_text, tasks
+from cvfl.experiments.study import Task, run_all, study_names, study_text
+from cvfl.experiments.suite import Part, all_tasks, load, member_text, parts_of
 
 
 def reproduce(
-    study: Annotated[str, typer.Argument(help="A study by name, or a TOML file; `list` shows the names.")],
+    study: Annotated[str, typer.Argument(help="A study or a suite by name, or a TOML file; `list` shows them.")],
     preset: Annotated[str, typer.Option(help="cpu: hours on two cores; paper: the paper's exact setting.")] = "cpu",
     data: Annotated[Path, typer.Option(help="Folder of data sets, as `cvfl data fetch` fills it.")] = Path("data"),
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; the preset's when not given.")] = None,
@@ -34,8 +36,9 @@ def reproduce(
         bool, typer.Option(help="In a study of latency: time rounds over gRPC on this machine as well.")
     ] = True,
 ) -> None:
-    """Run a study of the paper: every compressor, several seeds; leave tables, figures and a report.
+    """Run a study: every compressor, several seeds; leave tables, figures and a report.
 
+    A suite runs the same compressors in several studies and puts them into one table.
     Ctrl-C loses at most half a minute of each run; --resume goes on.
 
     Example: cvfl reproduce physionet2012 --preset cpu --seeds 1
@@ -43,34 +46,39 @@ def reproduce(
     console = Console()
     if study == "list":
         for name in study_names():
-            found = load_study(name)
+            found = load(name)
             console.print(f"{name:<15} {found.title}: {found.paper}", highlight=False)
         return
-    with one_line():
-        chosen = load_study(study)
+    with one_line(), terminable():
+        chosen = load(study)
         target = out or Path("results") / f"{Path(study).stem}-{preset}"
         if target.exists() and any(target.iterdir()) and not resume:
             raise ConfigError(f"{target} has results already; use --resume to go on, or another --out")
-        everything = tasks(chosen, preset, seeds, data, target)
+        parts = parts_of(chosen, target)
+        everything = all_tasks(parts, preset, seeds, data)
         todo = [task for task in everything if not task.complete]
         console.print(
             f"{chosen.title}: {len(everything)} runs, {len(everything) - len(todo)} complete", highlight=False
         )
         runner = _runner(ray, workers or os.cpu_count() or 1, target) if todo else None
-        command = _command(study, preset, len({task.seed for task in everything}))
-        origin = _noted(study, Origin(preset, command, ()), target, here=bool(todo) and ray is None)
+        origin = Origin(preset, _command(study, preset, _seeds(everything)), ())
+        _note(study, origin, parts, target, {task.folder for task in todo if ray is None})
         if runner:
             _run(console, todo, runner)
-        if measure and chosen.table == "latency":
-            _measure(console, everything, target)
-        from cvfl.experiments.publish import Results  # noqa: PLC0415  matplotlib is slow to load
+        for part in parts:
+            if measure and part.study.table == "latency":
+                _measure(console, [task for task in everything if task.folder == part.folder], part.folder)
+        from cvfl.experiments.suite_results import read_results  # noqa: PLC0415  matplotlib is slow to load
 
-        results = Results.of(chosen, Origin.read(target) or origin, [task.out for task in everything], target)
+        results = read_results(
+            chosen, [task.out for task in everything], target, lambda folder: Origin.read(folder) or origin
+        )
         results.write(target)
         results.write_html(target / "report.html")
         for table in results.tables:
             console.print(table.markdown(), markup=False, highlight=False, soft_wrap=True)
-        console.print(f"{target}: tables.md, report.html, figures/, runs/", highlight=False)
+        inside = [f"{part.name or 'runs'}/" for part in parts]
+        console.print(f"{target}: {', '.join(['tables.md', 'report.html', 'figures/', *inside])}", highlight=False)
 
 
 def report(
@@ -107,7 +115,7 @@ def report(
         console.print(str(out or "report.html"), highlight=False)
 
 
-_Runner = Callable[[list[Task], Callable[[], None]], Iterator[Task]]
+_Runner = Callable[[list[Task], Callable[[], None]], Generator[Task, None, None]]
 
 
 def _runner(address: str | None, workers: int, out: Path) -> _Runner:
@@ -117,12 +125,13 @@ def _runner(address: str | None, workers: int, out: Path) -> _Runner:
     from cvfl.experiments.ray_cluster import connected, run_on_ray  # noqa: PLC0415  few need it
 
     ray = connected(address)
-    return lambda todo, tick: run_on_ray(ray, todo, tick, lambda machine: _ran_on(machine, out))
+    return lambda todo, tick: run_on_ray(ray, todo, tick, lambda task, machine: _ran_on(machine, {task.folder, out}))
 
 
-def _ran_on(machine: Machine, out: Path) -> None:
-    if known := Origin.read(out):
-        known.on(*known.machines, machine).write(out)
+def _ran_on(machine: Machine, folders: set[Path]) -> None:
+    for folder in folders:
+        if known := Origin.read(folder):
+            known.on(*known.machines, machine).write(folder)
 
 
 def _run(console: Console, todo: list[Task], runner: _Runner) -> None:
@@ -141,12 +150,14 @@ def _run(console: Console, todo: list[Task], runner: _Runner) -> None:
             bars.update(overall, completed=sum(shares))
             for n, (task, share) in enumerate(zip(todo, shares, strict=True)):
                 if 0 < share < 1 and n not in shown:
-                    shown[n] = bars.add_task(f"{task.cell} seed {task.seed}", total=1.0)
+                    shown[n] = bars.add_task(task.label, total=1.0)
                 if n in shown:
                     bars.update(shown[n], completed=share, visible=share < 1)
 
-        for task in runner(todo, tick):
-            bars.console.print(f"{task.cell}, seed {task.seed}: complete", highlight=False)
+        # Closed here, and not when it is forgotten, so that runs end also if Ctrl-C comes between two of its steps.
+        with closing(runner(todo, tick)) as complete:
+            for task in complete:
+                bars.console.print(f"{task.label}: complete", highlight=False)
         tick()
 
 
@@ -157,18 +168,28 @@ def _measure(console: Console, everything: Sequence[Task], out: Path) -> None:
     measure(everything, out, say)
 
 
-def _noted(study: str, origin: Origin, out: Path, here: bool) -> Origin:
+def _note(study: str, origin: Origin, parts: Sequence[Part], out: Path, here: set[Path]) -> None:
     """Write down what is run, and whether it is on this machine; runs that are older than that are taken to be."""
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "study.toml").write_text(study_text(study), encoding="utf-8")
-    known = Origin.read(out)
-    noted = origin.on(*(known.machines if known else ()), *((Machine.this(),) if here or not known else ()))
-    noted.write(out)
-    return noted
+    texts = {part.folder: member_text(part.study) for part in parts} | {out: study_text(study)}
+    for folder, text in texts.items():
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "study.toml").write_text(text, encoding="utf-8")
+        known = Origin.read(folder)
+        own = folder in here or (folder == out and bool(here)) or not known
+        origin.on(*(known.machines if known else ()), *([Machine.this()] if own else [])).write(folder)
 
 
-def _command(study: str, preset: str, seeds: int) -> str:
-    return f"cvfl reproduce {Path(study).name} --preset {preset} --seeds {seeds}"
+def _command(study: str, preset: str, seeds: int | None) -> str:
+    return f"cvfl reproduce {Path(study).name} --preset {preset}" + (f" --seeds {seeds}" if seeds else "")
+
+
+def _seeds(everything: Sequence[Task]) -> int | None:
+    """The number of seeds, if it is the same in all studies."""
+    seeds: dict[str, set[int]] = {}
+    for task in everything:
+        seeds.setdefault(task.member, set()).add(task.seed)
+    counts = {len(found) for found in seeds.values()}
+    return counts.pop() if len(counts) == 1 else None
 
 
 def _origin(study: str, preset: str | None, folder: Path, seeds: int) -> Origin:
@@ -192,12 +213,11 @@ class _Wanted:
 def _study_report(
     console: Console, name: str, preset: str | None, found: Sequence[Path], source: Path, wanted: _Wanted
 ) -> None:
-    from cvfl.experiments.publish import Results  # noqa: PLC0415  matplotlib is slow to load
-    from cvfl.experiments.study_figures import write_figures  # noqa: PLC0415
+    from cvfl.experiments.study_figures import write_figures  # noqa: PLC0415  matplotlib is slow to load
+    from cvfl.experiments.suite_results import read_results  # noqa: PLC0415
 
     seeds = len({read_run(path).seed for path in found})
-    study, origin = load_study(name), _origin(name, preset, source, seeds)
-    results = Results.of(study, origin, found, source)
+    results = read_results(load(name), found, source, lambda folder: _origin(name, preset, folder, seeds))
     for table in results.tables:
         console.print(table.markdown(), markup=False, highlight=False, soft_wrap=True)
     if wanted.figures:

@@ -4,8 +4,9 @@
                      │                  └ integers of a stated width in bits
                      └ a few floats, such as the measured range
 
-A packet holds integers and their width, never bytes; `cvfl.wire` packs them. Both ends know the
-`Context` of a message without sending it, so the dither never travels.
+A packet holds integers and their width, which `cvfl.wire` packs, or the code that an entropy coder made of them.
+Both ends know the `Context` of a message without sending it, so the dither never travels. What both ends learn from
+the messages of earlier rounds is state: it changes in `settle` alone, when a round is over and nothing is sent again.
 """
 
 from __future__ import annotations
@@ -29,12 +30,19 @@ LARGEST = {torch.float32: 2.0**126, torch.float64: 2.0**480}
 
 @dataclass(frozen=True)
 class Context:
-    """Which message this is: known to sender and receivers, so it addresses their common randomness."""
+    """Which message this is: known to sender and receivers, so it addresses their common randomness.
+
+    The rows of an embedding are samples, `samples` of `total`; those of a weight matrix are not. When only a difference
+    is sent, `whole` is what it is a difference of; the sender alone has it.
+    """
 
     seed: int = 0
     t0: int = 0
     m: int = 0
     part: str = "embedding"
+    samples: Tensor | None = field(default=None, repr=False, compare=False)
+    total: int = 0
+    whole: Tensor | None = field(default=None, repr=False, compare=False)
     _drawn: dict[int, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     def dither(self, n: int) -> Tensor:
@@ -46,28 +54,37 @@ class Context:
 
 @dataclass(frozen=True)
 class Plane:
-    """Integers below 2^width, to be packed at `width` bits each (32 and 64: the bit patterns of floats)."""
+    """Integers below 2^width, to be packed at `width` bits each (32 and 64: the bit patterns of floats).
+
+    Symbols i and i + columns are of one kind, which an entropy coder uses.
+    """
 
     symbols: Tensor
     width: int
+    columns: int = 1
 
 
 @dataclass(frozen=True)
 class Packet:
-    """A compressed tensor: its shape, a few floats, and planes of symbols."""
+    """A compressed tensor: its shape, a few floats, and planes of symbols; or an entropy coder's code of them."""
 
     shape: tuple[int, ...]
     planes: tuple[Plane, ...]
     scalars: tuple[float, ...] = ()
     dtype: torch.dtype = torch.float32
+    code: bytes = b""
 
 
 class Compressor(ABC):
     """C_m: compress a tensor to a packet and back.
 
     Subclasses say in `bound` what error they promise for a tensor. Those that learn from training (top-k)
-    override `observe` and keep what they learn in `state`.
+    override `observe`; those whose ends learn from what was sent override `settle` and set `learns`. Both keep what
+    they learn in `state_dict`.
     """
+
+    learns = False
+    """Whether `settle` does anything: senders then decode what they sent."""
 
     @abstractmethod
     def compress(self, h: Tensor, context: Context) -> Packet:
@@ -92,8 +109,12 @@ class Compressor(ABC):
         """
         raise ConfigError(f"{type(self).__name__.lower()} cannot follow a schedule: it has no finer setting")
 
-    def observe(self, gradient: Tensor) -> None:
-        """Learn from the gradient of the loss in the tensor last compressed; most compressors need not."""
+    def observe(self, gradient: Tensor, loss: float = 1.0) -> None:
+        """Learn from the loss and its gradient in the tensor last sent, at the sender; most compressors need not."""
+        return
+
+    def settle(self, packet: Packet, decoded: Tensor, context: Context) -> None:
+        """Learn from a packet that all receivers have, the same at every end; most compressors need not."""
         return
 
     def state_dict(self) -> dict[str, Tensor]:

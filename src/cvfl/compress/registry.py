@@ -12,12 +12,24 @@ import inspect
 from collections.abc import Callable
 
 from cvfl.compress.base import Compressor
+from cvfl.compress.deadzone import DeadZone
+from cvfl.compress.entropy import Entropy
+from cvfl.compress.feedback import Feedback
 from cvfl.compress.identity import Identity
 from cvfl.compress.lattice import Lattice
 from cvfl.compress.scalar import Scalar
 from cvfl.compress.schedule import Schedule
+from cvfl.compress.shaped import Shaped
 from cvfl.compress.topk import TopK
 from cvfl.errors import ConfigError, suggest
+
+AUTO = {
+    "embedding": "feedback(entropy(shaped))",
+    "model": "feedback(entropy(deadzone:step=0.25))",
+    "partial": "feedback(entropy(shaped))",
+    "gradient": "entropy(deadzone:step=0.5)",
+}
+"""What `auto` stands for: the composition that was measured best for each kind of message."""
 
 _known: dict[str, Callable[..., Compressor]] = {}
 
@@ -35,8 +47,10 @@ def known() -> list[str]:
     return sorted(_known)
 
 
-def build(spec: str) -> Compressor:
-    """Build the compressor that a spec string describes; each call gives a new one."""
+def build(spec: str, part: str = "embedding") -> Compressor:
+    """Build the compressor that a spec string describes; each call gives a new one. `auto` depends on the message."""
+    if spec.strip() == "auto":
+        return build(AUTO[part])
     head, _, tail = _outside(spec, ":")
     name = head.strip()
     inner: tuple[Compressor, ...] = ()
@@ -46,8 +60,8 @@ def build(spec: str) -> Compressor:
     if name not in _known:
         raise ConfigError(f"unknown compressor {name!r}{suggest(name, _known)}")
     options: dict[str, int | float | str] = {}
-    for part in tail.split(",") if tail.strip() else ():
-        key, value = _option(part, spec)
+    for option in tail.split(",") if tail.strip() else ():
+        key, value = _option(option, spec)
         if key in options:
             raise ConfigError(f"compressor {spec!r}: {key} is given twice")
         options[key] = value
@@ -104,3 +118,7 @@ register("scalar", Scalar)
 register("lattice", Lattice)
 register("topk", TopK)
 register("schedule", Schedule)
+register("deadzone", DeadZone)
+register("shaped", Shaped)
+register("entropy", Entropy)
+register("feedback", Feedback)

@@ -45,9 +45,9 @@ class Schedule(Compressor):
         """Refine the start; the schedule goes on from there."""
         return Schedule(self.inner.refined(factor), self.rate)
 
-    def observe(self, gradient: Tensor) -> None:
+    def observe(self, gradient: Tensor, loss: float = 1.0) -> None:
         """Pass on to the compressor inside."""
-        self.inner.observe(gradient)
+        self.inner.observe(gradient, loss)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The state of the compressor inside."""

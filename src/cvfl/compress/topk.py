@@ -103,7 +103,7 @@ class TopK(Compressor):
         finer.factor = self.factor * factor
         return finer
 
-    def observe(self, gradient: Tensor) -> None:
+    def observe(self, gradient: Tensor, loss: float = 1.0) -> None:
         """Remember the mean gradient magnitude of each column."""
         if gradient.numel():
             self.score = _rows(gradient.detach(), gradient.shape).abs().mean(0)

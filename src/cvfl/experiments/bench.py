@@ -174,6 +174,7 @@ def _federation(shape: RoundShape, compressor: str, count: int) -> Federation:
         compressors=(lambda: build(compressor),) * shape.M,
         server_compressor=lambda: build("identity"),
         gradient_compressor=lambda: build("identity"),
+        partial_compressor=lambda: build("identity"),
     )
     return make_federation(recipe, data)
 
@@ -245,12 +246,14 @@ def _codec_share(federation: Federation, repeats: int = 6) -> float:
 
         return wrapper
 
-    model = federation.codecs.model
-    for codec in federation.codecs.embeddings.values():
+    codecs = federation.codecs
+    for codec in (*codecs.embeddings.values(), *codecs.replies.values()):
         setattr(codec, "encode", timed(codec.encode))  # noqa: B010
         setattr(codec, "decode", timed(codec.decode))  # noqa: B010
-    setattr(model, "encode", timed(model.encode))  # noqa: B010
-    setattr(model, "decode_into", timed(model.decode_into))  # noqa: B010
+        setattr(codec, "observe", timed(codec.observe))  # noqa: B010
+    for model in {id(model): model for model in codecs.models.values()}.values():
+        setattr(model, "encode", timed(model.encode))  # noqa: B010
+        setattr(model, "decode_into", timed(model.decode_into))  # noqa: B010
     reports = rounds(federation.server, federation.parties, Meter(), workers=1)
     next(reports)
     spent, began = 0.0, time.perf_counter()

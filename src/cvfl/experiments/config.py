@@ -26,7 +26,11 @@ from cvfl.protocol import Loss
 
 
 class RunConfig(Section):
-    """One training run. `compressor` is C_m for every party, `server_compressor` is C_0."""
+    """One training run. `compressor` is C_m for every party, `server_compressor` is C_0.
+
+    What is not said of folding and of what the server sends besides C_0 follows `server_compressor`: with "auto" sums
+    over the others take the place of their embeddings where the server model allows it, and all is compressed.
+    """
 
     data: DataConfig
     step_size: StepSizeConfig
@@ -38,7 +42,9 @@ class RunConfig(Section):
     algorithm: Literal[1, 2] = 1
     compressor: str = "lattice:bits=3"
     server_compressor: str = "scalar:bits=8"
-    gradient_compressor: str = "identity"
+    gradient_compressor: str | None = None
+    partial_compressor: str | None = None
+    folding: bool | None = None
     evaluate_every: int | None = Field(default=None, ge=1)
     loss: Loss | None = None
     precision: Literal["float32", "float64"] = "float32"
@@ -58,6 +64,8 @@ class RunConfig(Section):
         if self.step_size.schedule == "milestones" and not self.step_size.milestones:
             raise ValueError("step_size.schedule = 'milestones' needs step_size.milestones")
         _check_parties(self.data, self.party)
+        if self.algorithm == 2 and self.folding:
+            raise ValueError("folding is for algorithm 1; algorithm 2 sends no embeddings to parties")
         for key, spec in self._compressors():
             try:
                 build(spec)
@@ -66,11 +74,16 @@ class RunConfig(Section):
         return self
 
     def _compressors(self) -> Iterator[tuple[str, str]]:
-        for key in ("compressor", "server_compressor", "gradient_compressor"):
-            yield key, getattr(self, key)
+        for key in ("compressor", "server_compressor", "gradient_compressor", "partial_compressor"):
+            yield key, getattr(self, key) or self.reply_compressor
         for name, party in self.party.items():
             if party.compressor is not None:
                 yield f"party.{name}.compressor", party.compressor
+
+    @property
+    def reply_compressor(self) -> str:
+        """That of gradients and of sums over the others, where none is named."""
+        return "auto" if self.server_compressor == "auto" else "identity"
 
     def model_of(self, party: str) -> PartyModelConfig:
         """The model of a party: its own, or that of all."""

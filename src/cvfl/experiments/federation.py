@@ -15,8 +15,10 @@ from cvfl.data import VerticalData
 from cvfl.errors import ConfigError, suggest
 from cvfl.experiments.config import RunConfig
 from cvfl.protocol import Codecs, Holding, Labels, Loss, Optimizer, Party, Plan, Recipe, Rows, Server, StepSize
+from cvfl.protocol.fusion import Foldable
 from cvfl.protocol.layers import initialised
 from cvfl.protocol.recipe import MakeModel
+from cvfl.types import SERVER
 
 _CPU = torch.device("cpu")
 
@@ -79,15 +81,33 @@ def recipe_of(
     loss, dtype, head = config.loss or facts.loss, getattr(torch, config.precision), config.server_model
     if (loss is Loss.MULTICLASS) != (facts.loss is Loss.MULTICLASS):
         raise ConfigError(f"loss: {loss} does not fit labels of a {facts.loss} task")
+    make = server_model or networks.server_model(head.name, facts.widths, facts.outputs, head.hidden, dtype)
+    replies = config.reply_compressor
     return Recipe(
-        plan=_plan(config, facts, loss, dtype),
+        plan=_plan(config, facts, loss, dtype, _sum_width(config, facts, make, dtype)),
         names=facts.names,
         models=tuple(models),
-        server_model=server_model or networks.server_model(head.name, facts.widths, facts.outputs, head.hidden, dtype),
+        server_model=make,
         compressors=tuple(partial(build, spec) for spec in facts.compressors),
-        server_compressor=partial(build, config.server_compressor),
-        gradient_compressor=partial(build, config.gradient_compressor),
+        server_compressor=partial(build, config.server_compressor, "model"),
+        gradient_compressor=partial(build, config.gradient_compressor or replies, "gradient"),
+        partial_compressor=partial(build, config.partial_compressor or replies, "partial"),
     )
+
+
+def _sum_width(config: RunConfig, facts: Facts, make: MakeModel, dtype: torch.dtype) -> int:
+    """How wide the sums over the others are; 0 if nothing is folded."""
+    wanted = config.server_compressor == "auto" if config.folding is None else config.folding
+    if not wanted or config.algorithm == 2:
+        return 0
+    model = initialised(make, config.seed, SERVER)
+    if not (isinstance(model, Foldable) and model.folds):
+        if config.folding:
+            raise ConfigError("folding: the server model does not start with a linear layer or a sum over embeddings")
+        return 0
+    with torch.no_grad():
+        blank = model.join([torch.zeros(1, width, dtype=dtype) for width in facts.widths])
+        return model.enter(blank).shape[1]
 
 
 def party_maker(config: RunConfig, name: str, rows: Rows, categories: tuple[int, ...] = ()) -> MakeModel:
@@ -128,7 +148,7 @@ def _device(name: str) -> torch.device:
         raise ConfigError(f"device: {name!r} is not available here") from None
 
 
-def _plan(config: RunConfig, facts: Facts, loss: Loss, dtype: torch.dtype) -> Plan:
+def _plan(config: RunConfig, facts: Facts, loss: Loss, dtype: torch.dtype, sum_width: int) -> Plan:
     rows, validation_rows, test_rows = facts.rows
     if config.batch_size > rows:
         raise ConfigError(f"batch_size: {config.batch_size} is more than the {rows} training rows")
@@ -145,6 +165,7 @@ def _plan(config: RunConfig, facts: Facts, loss: Loss, dtype: torch.dtype) -> Pl
         step_size=StepSize(**config.step_size.model_dump()),
         optimizer=Optimizer(**config.optimizer.model_dump()),
         algorithm=config.algorithm,
+        sum_width=sum_width,
         evaluate_every=config.evaluate_every or epoch,
         validation_rows=validation_rows,
         dtype=dtype,

@@ -19,11 +19,13 @@ from cvfl.experiments.svg import INK, inline
 
 MB = 1e6
 
-# Okabe and Ito's palette, those with the best contrast to white and to black first; yellow has none to white.
+# Okabe and Ito's palette, those with the best contrast to white and to black first; brown and grey for yellow, which
+# has none to white. Nine colours and four dashes make 36 lines that differ.
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
-_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INK)
+BROWN, GREY = "#96602c", "#777f8a"
+_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INK, BROWN, GREY)
 _DASHES = ("-", (0, (5, 1.6)), (0, (7, 1.6, 1.4, 1.6)), (0, (1.6, 1.4)))
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _MARKS = 8
 _STEPS = (1, 2, 5, 10)
 
@@ -67,12 +69,17 @@ def metric_by_epoch(series: Sequence[Series], metric: str, label: str, ident: st
 
 
 def metric_by_megabytes(
-    series: Sequence[Series], metric: str, label: str, ident: str, target: float | None = None
+    series: Sequence[Series],
+    metric: str,
+    label: str,
+    ident: str,
+    target: float | None = None,
+    log: bool | None = None,
 ) -> str:
-    """A test metric over what training has sent; the axis is logarithmic where the series lie far apart."""
+    """A test metric over what training has sent; the axis is logarithmic if asked, or if the series lie far apart."""
     curves = [one.curve(lambda line: line.sent.training / MB, lambda line: line.test.get(metric)) for one in series]
     ends = [curve.x[-1] for curve in curves if curve.x and curve.x[-1] > 0]
-    log = bool(ends) and max(ends) > 5 * min(ends)
+    log = bool(ends) and max(ends) > 5 * min(ends) if log is None else log
     labels = (f"MB sent in training, up and down{' (log)' if log else ''}", label)
     return _lines(series, curves, labels, ident, log, target)
 

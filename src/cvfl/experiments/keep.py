@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 from cvfl.experiments.federation import Federation
 from cvfl.runtime import Meter, Traffic
 from cvfl.runtime.checkpoint import Checkpoints
+
+TAIL = 1 << 14
+"""Bytes that are read from the end of a file of lines at first; a line is seldom longer."""
 
 
 class Journal:
@@ -42,6 +46,22 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         except ValueError:
             break
     return lines
+
+
+def last_line(path: Path) -> dict[str, Any] | None:
+    """The last whole line, read from the end, so that a long file costs no more than a short one."""
+    try:
+        with path.open("rb") as file:
+            end, size = file.seek(0, os.SEEK_END), TAIL
+            while True:
+                start = file.seek(max(0, end - size))
+                lines = file.read(end - start).split(b"\n")[:-1]  # what comes after the last newline is torn
+                if len(lines) > 1 or start == 0:  # the first of several may lack its beginning
+                    found: dict[str, Any] | None = json.loads(lines[-1]) if lines else None
+                    return found
+                size *= 2
+    except (FileNotFoundError, ValueError):  # not there yet, or not any more
+        return None
 
 
 class Keep:

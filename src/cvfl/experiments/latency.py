@@ -12,13 +12,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from cvfl.errors import DataError
 from cvfl.experiments.config import RunConfig
 from cvfl.experiments.keep import read_lines
 from cvfl.experiments.local import train_grpc
 from cvfl.experiments.study import Task
+from cvfl.experiments.toml import to_toml
 
 ROUND_TRIPS = (1, 10, 50, 200)
 """Milliseconds, as in the paper's Table 5."""
@@ -83,17 +83,8 @@ def _timed(config: RunConfig, round_trip: int) -> tuple[float, ...]:
         values["data"]["path"] = str(config.data.path.absolute())
     with tempfile.TemporaryDirectory(prefix="cvfl-") as folder:
         path = Path(folder) / "run.toml"
-        path.write_text("\n".join(_toml(values)) + "\n", encoding="utf-8")
+        path.write_text(to_toml(values), encoding="utf-8")
         train_grpc(path, [], Path(folder) / "run", round_trip_ms=round_trip)
         lines = read_lines(Path(folder) / "run" / "metrics.jsonl")
     # The first round waits for all to start, and an evaluation is no part of the round.
     return tuple(round(line["seconds"], 5) for line in lines[1:] if "test" not in line)
-
-
-def _toml(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    """Dotted keys; of what a configuration holds, JSON's spelling is TOML's."""
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _toml(value, f"{prefix}{key}.")
-        elif value is not None:
-            yield f"{prefix}{key} = {json.dumps(value)}"

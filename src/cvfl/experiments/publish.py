@@ -71,24 +71,20 @@ class Results:
 
     def write(self, folder: Path) -> None:
         """Write tables.md and the figures; those of an earlier time go."""
-        with _writing(folder):
-            for old in (folder / "figures").glob("*.svg"):
-                old.unlink()
-            write_figures(self.figures, folder / "figures")
-            (folder / "tables.md").write_text(self._markdown(), encoding="utf-8")
+        write_pages(folder, self._markdown(), self.figures)
 
     def write_html(self, out: Path) -> None:
         """Write the report."""
         part = StudyPart(self.study.metric, self.tables, self.figures)
         write_report([path for path, _ in self.runs], out, self.study.title, part)
 
-    def publish(self, text: str, folder: Path) -> None:
+    def publish(self, text: str, folder: Path) -> Self:
         """Write a folder to commit: the study's `text`, small records, and tables and figures made of these."""
         places = [folder / "runs" / slug(run.name) / f"seed-{run.seed}" for _, run in self.runs]
         known = [path.parent for path in (folder / "runs").rglob("summary.json")]
         if any((path / "config.json").exists() for path in known):
             raise ConfigError(f"{folder} holds whole runs; publish to another folder")
-        with _writing(folder):
+        with writing(folder):
             for old in known:
                 if old not in places:
                     shutil.rmtree(old)
@@ -99,7 +95,9 @@ class Results:
             if self.measured:
                 write_measured(folder, self.measured)
         small = tuple((place, read_run(place)) for place in places)
-        replace(self, runs=small).write(folder)
+        published = replace(self, runs=small)
+        published.write(folder)
+        return published
 
     def _markdown(self) -> str:
         study, origin, runs = self.study, self.origin, self._records
@@ -110,11 +108,7 @@ class Results:
             f"    {origin.command}",
             *(table.markdown().rstrip() for table in self.tables),
         ]
-        if self.figures:
-            parts += [
-                "## Figures",
-                *(f"{one.title}:\n\n![{one.title}](figures/{one.name}.svg)" for one in self.figures),
-            ]
+        parts += shown(self.figures)
         if changes := scaled_down(study, origin.preset, len(seeds)):
             about = self.preset.scaled
             table = Table("", ("", "paper", "here"), changes, f"In words: {about}." if about else "")
@@ -123,8 +117,24 @@ class Results:
         return "\n\n".join(parts) + "\n"
 
 
+def shown(figures: Sequence[Drawn]) -> list[str]:
+    """The part of a tables.md that shows figures, if there are any."""
+    images = [f"{one.title}:\n\n![{one.title}](figures/{one.name}.svg)" for one in figures]
+    return ["## Figures", *images] if images else []
+
+
+def write_pages(folder: Path, markdown: str, figures: Sequence[Drawn]) -> None:
+    """Write tables.md and the figures; those of an earlier time go."""
+    with writing(folder):
+        for old in (folder / "figures").glob("*.svg"):
+            old.unlink()
+        write_figures(figures, folder / "figures")
+        (folder / "tables.md").write_text(markdown, encoding="utf-8")
+
+
 @contextmanager
-def _writing(folder: Path) -> Iterator[None]:
+def writing(folder: Path) -> Iterator[None]:
+    """Name the folder that cannot be written."""
     try:
         yield
     except OSError as error:

@@ -16,7 +16,7 @@ import socket
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -51,8 +51,8 @@ def connected(address: str) -> ModuleType:
 
 
 def run_on_ray(
-    ray: ModuleType, waiting: Sequence[Task], on_tick: Callable[[], None], on_machine: Callable[[Machine], None]
-) -> Iterator[Task]:
+    ray: ModuleType, waiting: Sequence[Task], on_tick: Callable[[], None], on_machine: Callable[[Task, Machine], None]
+) -> Generator[Task, None, None]:
     """Run tasks on a `connected` cluster; each is given back when it is complete. An error in one ends all."""
     board = ray.remote(num_cpus=0)(Board).remote()
     start = ray.remote(num_cpus=1)(_run)
@@ -68,7 +68,7 @@ def run_on_ray(
                 task = waiting[running.pop(reference)]
                 data, machine = _result(ray, reference)
                 unpacked(data, task.out)
-                on_machine(machine)
+                on_machine(task, machine)
                 shutil.rmtree(task.state, ignore_errors=True)
                 yield task
     except BaseException:

@@ -12,13 +12,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
+import threading
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from importlib import resources
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import torch
 from pydantic import Field, ValidationError, model_validator
@@ -26,13 +28,14 @@ from pydantic import Field, ValidationError, model_validator
 from cvfl.data.builtin import BUILTIN
 from cvfl.errors import ConfigError, suggest
 from cvfl.experiments.config import RunConfig, parse_config
-from cvfl.experiments.keep import Keep, read_lines
+from cvfl.experiments.keep import Keep, last_line
 from cvfl.experiments.loading import Loaded, load_data
 from cvfl.experiments.run import Progress as RunProgress
 from cvfl.experiments.run import train
 from cvfl.experiments.sections import Section
 
 PRESETS = ("cpu", "paper")
+S = TypeVar("S", bound=Section)
 
 
 class Preset(Section):
@@ -98,26 +101,52 @@ def study_text(name: str) -> str:
     raise ConfigError(f"unknown study {name!r}{suggest(name, study_names())}")
 
 
-def load_study(name: str) -> Study:
-    """A study by name, or from a TOML file of the user's own."""
+def study_values(name: str) -> dict[str, Any]:
+    """What the TOML of a study says, as it stands there."""
     try:
-        return Study.model_validate(tomllib.loads(study_text(name)))
+        return tomllib.loads(study_text(name))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{name}: {error}") from None
+
+
+def load_study(name: str) -> Study:
+    """A study by name, or from a TOML file of the user's own."""
+    values = study_values(name)
+    if "suite" in values:
+        raise ConfigError(f"{name} is a suite of studies, not a study")
+    return checked(Study, values, name)
+
+
+def checked(kind: type[S], values: Mapping[str, Any], name: str) -> S:
+    """The values as a section; the first thing wrong is said in one line with the name of what they are from."""
+    try:
+        return kind.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        raise ConfigError(f"{name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        where, what = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        raise ConfigError(": ".join([name, *([where] if where else []), what])) from None
 
 
 @dataclass(frozen=True)
 class Task:
-    """One run of a study: a cell with a seed."""
+    """One run of a study: a cell with a seed; `member` names the study where several run in one suite."""
 
     cell: str
     seed: int
     config: RunConfig
     out: Path
     state: Path
+    member: str = ""
+
+    @property
+    def label(self) -> str:
+        """What a display calls it."""
+        return f"{self.member}{': ' * bool(self.member)}{self.cell}, seed {self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its study, as `tasks` took it."""
+        return self.out.parents[2]
 
     @property
     def complete(self) -> bool:
@@ -129,11 +158,11 @@ class Task:
         """How much of it is done, as recorded by whoever runs it."""
         if self.complete:
             return 1.0
-        lines = read_lines(self.state / "metrics.jsonl")
-        if not lines:
+        line = last_line(self.state / "metrics.jsonl")
+        if line is None:
             return 0.0
         rounds, epochs = self.config.rounds, self.config.epochs
-        return float(lines[-1]["epoch"] / epochs if epochs else (lines[-1]["round"] + 1) / (rounds or 1))
+        return float(line["epoch"] / epochs if epochs else (line["round"] + 1) / (rounds or 1))
 
 
 def preset_of(study: Study, name: str) -> Preset:
@@ -194,13 +223,15 @@ def _data(config: RunConfig) -> Loaded:
     return _known[key]
 
 
-def run_all(waiting: list[Task], workers: int, on_tick: Callable[[], None]) -> Iterator[Task]:
-    """Run tasks side by side; each is given back when it is complete. An error in one ends all."""
+def run_all(waiting: list[Task], workers: int, on_tick: Callable[[], None]) -> Generator[Task, None, None]:
+    """Run tasks side by side; each is given back when it is complete. An error in one ends all, and so does closing."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # inherited by the workers
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(waiting)), mp_context=context) as pool:
-        running: dict[Future[str], Task] = {pool.submit(run_task, task): task for task in waiting}
+    running: dict[Future[str], Task] = {}
+    with ProcessPoolExecutor(min(workers, len(waiting)), mp_context=context, initializer=_end_with_parent) as pool:
         try:
+            for task in waiting:
+                running[pool.submit(run_task, task)] = task
             while running:
                 done, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
                 on_tick()
@@ -214,3 +245,14 @@ def run_all(waiting: list[Task], workers: int, on_tick: Callable[[], None]) -> I
             for process in list((pool._processes or {}).values()):  # there is no public way to stop a worker
                 process.terminate()
             raise
+
+
+def _end_with_parent() -> None:
+    """In a worker: end with the parent, even if that is killed; else two might go on with one run after --resume."""
+
+    def watch(parent: BaseProcess) -> None:
+        parent.join()
+        os._exit(1)
+
+    if parent := multiprocessing.parent_process():
+        threading.Thread(target=watch, args=(parent,), daemon=True).start()

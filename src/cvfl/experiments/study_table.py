@@ -54,7 +54,7 @@ def best(run: Run, metric: str) -> float:
 
 def rounds_to_target(study: Study, preset: Preset, rows: Rows) -> dict[str, Spread | None]:
     """Rounds to the target, where every seed reached it."""
-    return {name: _to_target(study, preset, runs, lambda line: line.number + 1.0) for name, runs in rows.items()}
+    return {name: to_target(study, preset, runs, lambda line: line.number + 1.0) for name, runs in rows.items()}
 
 
 def computed_times(rows: Rows, found: Mapping[str, Spread | None]) -> dict[str, list[Spread]]:
@@ -78,23 +78,21 @@ def measured_times(found: Mapping[str, Spread | None], measured: Sequence[Measur
 
 def _target(study: Study, preset: Preset, rows: Rows) -> Table:
     unit, metric = UNITS[study.unit], study.metric
-    cost = {
-        name: _to_target(study, preset, runs, lambda line: line.sent.training / unit) for name, runs in rows.items()
-    }
+    cost = {name: to_target(study, preset, runs, lambda line: line.sent.training / unit) for name, runs in rows.items()}
     places = min(5, max([2, *(decimals(value.mean) for value in cost.values() if value)]))
     highest = [spread([best(run, metric) for run in runs]) for runs in rows.values()]
     fewer = [_fewer(name, rows, cost) for name in rows]
     whole = [spread([run.sent.training / unit for run in runs]) for runs in rows.values()]
     columns = {
         "": list(rows),
-        f"max test {metric}": _column(highest, 3, max),
-        f"{study.unit} to {metric} {preset.target:g}": _column(
-            list(cost.values()), places, min, _missed(study, preset, rows)
+        f"max test {metric}": told_column(highest, 3, max),
+        f"{study.unit} to {metric} {preset.target:g}": told_column(
+            list(cost.values()), places, min, told_missed(study, preset, rows)
         ),
         "fewer than none": _shares(fewer, [runs[0].compressed for runs in rows.values()]),
-        f"{study.unit} of the whole run": _column(whole, places),
-        "seconds": _column([_seconds(runs, "seconds") for runs in rows.values()], 0),
-        "seconds a round": _column([_seconds(runs, "round_seconds") for runs in rows.values()], 3),
+        f"{study.unit} of the whole run": told_column(whole, places),
+        "seconds": told_column([_seconds(runs, "seconds") for runs in rows.values()], 0),
+        "seconds a round": told_column([_seconds(runs, "round_seconds") for runs in rows.values()], 3),
         "seeds": [str(len(runs)) for runs in rows.values()],
     }
     if all(runs[0].compressed for runs in rows.values()):
@@ -126,7 +124,7 @@ def _frame(run: Run) -> tuple[object, ...]:
 def _computed(study: Study, preset: Preset, rows: Rows, found: Mapping[str, Spread | None]) -> Table:
     times = computed_times(rows, found)
     table = _times("Seconds to the target, as the paper computes them", rows, times)
-    rounds = [told(found[name], 0, _missed(study, preset, rows)[n]) for n, name in enumerate(rows)]
+    rounds = [told(found[name], 0, told_missed(study, preset, rows)[n]) for n, name in enumerate(rows)]
     cells = tuple((row[0], count, *row[1:]) for row, count in zip(table.rows, rounds, strict=True))
     note = f"Rounds as recorded, {COMPUTE} ms a local iteration, one round trip a round."
     return Table(table.title, ("", f"rounds to {study.metric} {preset.target:g}", *table.head[1:]), cells, note)
@@ -153,7 +151,8 @@ def _measured(rows: Rows, found: Mapping[str, Spread | None], measured: Sequence
 
 def _times(title: str, rows: Rows, times: Mapping[str, Sequence[Spread]]) -> Table:
     columns = [
-        _column([times[name][n] if name in times else None for name in rows], 1, min) for n in range(len(ROUND_TRIPS))
+        told_column([times[name][n] if name in times else None for name in rows], 1, min)
+        for n in range(len(ROUND_TRIPS))
     ]
     return Table(title, ("", *(f"{t} ms" for t in ROUND_TRIPS)), tuple(zip(rows, *columns, strict=True)))
 
@@ -171,12 +170,13 @@ def _formula(study: Study, rows: Rows) -> Table:
     return Table("", head, tuple(cells))
 
 
-def _to_target(study: Study, preset: Preset, runs: Sequence[Run], figure: Callable[[Round], float]) -> Spread | None:
+def to_target(study: Study, preset: Preset, runs: Sequence[Run], figure: Callable[[Round], float]) -> Spread | None:
+    """A figure of the round that reached the target, if every seed did."""
     found = [reached(run, study.metric, preset.target) for run in runs]
     return _all([None if line is None else figure(line) for line in found])
 
 
-def _missed(study: Study, preset: Preset, rows: Rows) -> list[str]:
+def told_missed(study: Study, preset: Preset, rows: Rows) -> list[str]:
     """What to say of a target that not every seed reached."""
     counts = [
         (sum(reached(run, study.metric, preset.target) is not None for run in runs), len(runs))
@@ -200,7 +200,7 @@ def scaled(value: Spread, factor: float) -> Spread:
     return Spread(value.mean * factor, None if value.deviation is None else value.deviation * factor)
 
 
-def _column(
+def told_column(
     values: Sequence[Spread | None],
     digits: int,
     better: Callable[[Sequence[float]], float] | None = None,
@@ -218,7 +218,7 @@ def _column(
 
 def _shares(values: Sequence[float | None], compressed: Sequence[bool]) -> list[str]:
     """The column of savings; a cell without compression has none."""
-    cells = _column([None if value is None else Spread(100 * value) for value in values], 1, max)
+    cells = told_column([None if value is None else Spread(100 * value) for value in values], 1, max)
     signed = [re.sub(r"(-?[\d.]+)", r"\1%", cell, count=1) if cell != MISSED else cell for cell in cells]
     return [cell if lossy else "" for cell, lossy in zip(signed, compressed, strict=True)]
 

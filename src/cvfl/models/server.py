@@ -31,24 +31,59 @@ class Concat(nn.Module):
         A linear layer of a concatenation is a sum: W [h_1, ..., h_M] + b = W_m h_m + (b + sum of W_j h_j).
         """
         before, after = list(embeddings[:m]), list(embeddings[m + 1 :])
-        layers = _layers(self.head)
-        if type(layers[0]) is not nn.Linear or len(embeddings) == 1:
+        if not self.folds or len(embeddings) == 1:
             return lambda h: self([*before, h, *after])
-        first, rest = layers[0], nn.Sequential(*layers[1:])
+        first = self._first
         start = sum(h.shape[1] for h in before)
         end = first.in_features - sum(h.shape[1] for h in after)
-        own = first.weight[:, start:end].t()
         others = torch.cat([first.weight[:, :start], first.weight[:, end:]], 1).t()
         with torch.no_grad():
             constant = torch.cat([*before, *after], 1) @ others
             if first.bias is not None:
                 constant += first.bias
+        return self.unfold(constant, slice(start, end))
 
-        def fuse(h: Tensor) -> Tensor:
-            output: Tensor = rest(torch.addmm(constant, h, own))
-            return output
+    @property
+    def folds(self) -> bool:
+        """Whether the head starts with a linear layer."""
+        return type(_layers(self.head)[0]) is nn.Linear
 
-        return fuse
+    @property
+    def _first(self) -> nn.Linear:
+        first = _layers(self.head)[0]
+        assert isinstance(first, nn.Linear)
+        return first
+
+    def enter(self, joined: Tensor) -> Tensor:
+        """W [h_1, ..., h_M] + b."""
+        total: Tensor = self._first(joined)
+        return total
+
+    def leave(self, total: Tensor) -> Tensor:
+        """The layers after the first."""
+        for layer in _layers(self.head)[1:]:
+            total = layer(total)
+        return total
+
+    def fold(self, embeddings: Sequence[Tensor]) -> list[Tensor]:
+        """For each party b + the sum of the others' W_j h_j."""
+        first = self._first
+        with torch.no_grad():
+            widths = [h.shape[1] for h in embeddings]
+            parts = [h @ W.t() for h, W in zip(embeddings, torch.split(first.weight, widths, 1), strict=True)]
+            start = torch.zeros_like(parts[0]) + (0 if first.bias is None else first.bias)
+            return [sum((part for j, part in enumerate(parts) if j != m), start) for m in range(len(parts))]
+
+    def pieces(self, columns: slice) -> dict[str, Tensor]:
+        """W_m and everything after the first layer; b is in the sums."""
+        first = self._first
+        found = {key: value for key, value in self.named_parameters() if value is not first.bias}
+        return {key: value[:, columns] if value is first.weight else value for key, value in found.items()}
+
+    def unfold(self, partial: Tensor, columns: slice) -> Callable[[Tensor], Tensor]:
+        """W_m h_m + the sum over the others, and on."""
+        own = self._first.weight[:, columns].t()
+        return lambda h: self.leave(torch.addmm(partial, h, own))
 
 
 class Sum(nn.Module):
@@ -73,8 +108,33 @@ class Sum(nn.Module):
         others = [*embeddings[:m], *embeddings[m + 1 :]]
         if not others:
             return self
-        constant = self.join(others)
-        return lambda h: self(constant + h)
+        return self.unfold(self.join(others), slice(0))
+
+    @property
+    def folds(self) -> bool:
+        """It is a sum."""
+        return True
+
+    def enter(self, joined: Tensor) -> Tensor:
+        """The sum, which joining has made."""
+        return joined
+
+    def leave(self, total: Tensor) -> Tensor:
+        """The head."""
+        return self(total)  # type: ignore[no-any-return]
+
+    def fold(self, embeddings: Sequence[Tensor]) -> list[Tensor]:
+        """For each party the sum of the others."""
+        start = torch.zeros_like(embeddings[0])
+        return [sum((h for j, h in enumerate(embeddings) if j != m), start) for m in range(len(embeddings))]
+
+    def pieces(self, columns: slice) -> dict[str, Tensor]:
+        """The whole head: every embedding meets all of it."""
+        return dict(self.named_parameters())
+
+    def unfold(self, partial: Tensor, columns: slice) -> Callable[[Tensor], Tensor]:
+        """The own embedding added to the others."""
+        return lambda h: self(partial + h)
 
 
 class Attention(nn.Module):

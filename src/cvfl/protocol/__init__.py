@@ -1,7 +1,8 @@
 """Algorithms 1 and 2 as message machines."""
 
-from cvfl.protocol.codec import Codec, Measured, ModelCodec
+from cvfl.protocol.codec import Codec, Measured
 from cvfl.protocol.losses import Loss
+from cvfl.protocol.model_codec import ModelCodec
 from cvfl.protocol.party import Party
 from cvfl.protocol.plan import Optimizer, Plan, StepSize
 from cvfl.protocol.recipe import Codecs, Recipe

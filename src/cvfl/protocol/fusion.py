@@ -23,6 +23,34 @@ class Fusion(Protocol):
         """The model as a function of embedding m (from 0) alone; its parameters must not change meanwhile."""
 
 
+@runtime_checkable
+class Foldable(Fusion, Protocol):
+    """A server model that starts with a sum over the parties: W [h_1, ..., h_M] + b, or h_1 + ... + h_M.
+
+    Party m then needs the sum over the others and the pieces of the model that its own embedding meets. `columns` are
+    those of h_m among all embeddings side by side.
+    """
+
+    @property
+    def folds(self) -> bool:
+        """Whether the model does start like that."""
+
+    def enter(self, joined: Tensor) -> Tensor:
+        """The sum."""
+
+    def leave(self, total: Tensor) -> Tensor:
+        """The rest of the model."""
+
+    def fold(self, embeddings: Sequence[Tensor]) -> list[Tensor]:
+        """For each party the sum over the others, with what the sum adds of itself."""
+
+    def pieces(self, columns: slice) -> dict[str, Tensor]:
+        """Views of the parameters that a party needs."""
+
+    def unfold(self, partial: Tensor, columns: slice) -> Callable[[Tensor], Tensor]:
+        """The model as a function of h_m, given the sum over the others."""
+
+
 def joined(model: nn.Module, embeddings: Sequence[Tensor]) -> Sequence[Tensor] | Tensor:
     """Constant embeddings in the form that the model takes fastest."""
     return model.join(embeddings) if isinstance(model, Fusion) else embeddings

@@ -2,6 +2,7 @@
 
     start()                    -> Embedding(0)
     receive(Broadcast(t0))     -> [Evaluation(t0)] Embedding(t0 + 1)      Algorithm 1
+    receive(Folded(t0))        -> [Evaluation(t0)] Embedding(t0 + 1)      Algorithm 1, folded
     receive(Gradient(t0))      -> [Evaluation(t0)] Embedding(t0 + 1)      Algorithm 2
 
 No I/O, no clock, no thread. The state between any two messages is complete in `state_dict`.
@@ -9,7 +10,7 @@ No I/O, no clock, no thread. The state between any two messages is complete in `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,12 +18,13 @@ from torch import Tensor, nn
 
 from cvfl.compress import Identity
 from cvfl.errors import DataError, DecodeError, LocalProtocolError, RemoteProtocolError
-from cvfl.protocol.codec import Codec, Measured, ModelCodec
-from cvfl.protocol.fusion import held
+from cvfl.protocol.codec import Codec, Measured, restore, states_of
+from cvfl.protocol.fusion import Foldable, held
 from cvfl.protocol.layers import Forward
+from cvfl.protocol.model_codec import ModelCodec
 from cvfl.protocol.plan import Plan
 from cvfl.protocol.rows import Holding
-from cvfl.wire import Broadcast, Bytes, Embedding, Evaluation, Gradient, Message
+from cvfl.wire import Broadcast, Bytes, Embedding, Evaluation, Folded, Gradient, Message
 
 
 class Party:
@@ -37,11 +39,11 @@ class Party:
         codecs: Mapping[int, Codec],
         server_model: nn.Module,
         model_codec: ModelCodec,
-        gradient_codec: Codec,
+        reply_codec: Codec,
     ) -> None:
         self.m, self.plan, self.holding, self.model, self.codecs = m, plan, holding, model, codecs
         self.server_model = server_model.train().requires_grad_(False)
-        self.model_codec, self.gradient_codec = model_codec, gradient_codec
+        self.model_codec, self.reply_codec = model_codec, reply_codec
         self.optimizer = plan.optimizer.build(list(model.parameters()))
         self.t0 = 0
         self.measured: Measured | None = None
@@ -67,19 +69,21 @@ class Party:
         for group in self.optimizer.param_groups:
             group["lr"] = self.plan.eta(self.t0)
         try:
-            gradient = self._steps(message, self._h)
+            gradient, loss = self._steps(message, self._h)
         except DecodeError as error:
             raise RemoteProtocolError(f"{self.holding.name}: {error}") from error
-        self.codecs[self.m].compressor.observe(gradient)
+        self.codecs[self.m].observe(gradient, loss)
         self.t0, self._h = self.t0 + 1, None
         replies: list[Message] = [self._evaluation(message.t0)] if self.plan.evaluates_after(message.t0) else []
         return replies if self.done else [*replies, self._embedding()]
 
-    def _steps(self, message: Message, h: Tensor) -> Tensor:
-        """Take the round's steps; the result is the gradient of the loss in the last embedding."""
+    def _steps(self, message: Message, h: Tensor) -> tuple[Tensor, float]:
+        """Take the round's steps; the result is the gradient of the loss in the last embedding, and the loss."""
         match message, self.plan.algorithm:
-            case (Broadcast() as broadcast, 1) if broadcast.t0 == self.t0:
-                return self._local_steps(broadcast, h)
+            case (Broadcast() as broadcast, 1) if broadcast.t0 == self.t0 and not self.plan.folding:
+                return self._local_steps(self._unpacked(broadcast), h)
+            case (Folded() as folded, 1) if folded.t0 == self.t0 and self.plan.folding:
+                return self._local_steps(self._unfolded(folded), h)
             case (Gradient() as answer, 2) if answer.t0 == self.t0:
                 return self._step_along(answer, h)
         raise RemoteProtocolError(
@@ -87,14 +91,25 @@ class Party:
             f"in round {self.t0} of algorithm {self.plan.algorithm}"
         )
 
-    def _local_steps(self, message: Broadcast, h: Tensor) -> Tensor:
+    def _unpacked(self, message: Broadcast) -> Callable[[Tensor], Tensor]:
+        """The server model as a function of h_m, everything else as the others decode it, too."""
+        self.model_codec.decode_into(dict(self.server_model.named_parameters()), message.model, self.t0)
+        return held(self.server_model, self._stale(message, len(self.plan.batch(self.t0))), self.m - 1)
+
+    def _unfolded(self, message: Folded) -> Callable[[Tensor], Tensor]:
+        """The same from the sum over the others."""
+        assert isinstance(self.server_model, Foldable)
+        columns, rows = self.plan.columns(self.m), len(self.plan.batch(self.t0))
+        self.model_codec.decode_into(self.server_model.pieces(columns), message.model, self.t0)
+        shape = (rows, self.plan.sum_width)
+        partial = self.reply_codec.decode(message.partial, self.t0, shape, self.plan.dtype).to(self.plan.device)
+        return self.server_model.unfold(partial, columns)
+
+    def _local_steps(self, fuse: Callable[[Tensor], Tensor], h: Tensor) -> tuple[Tensor, float]:
         """Algorithm 1, lines 10-13: Q steps with the own fresh embedding and the others' stale ones."""
         if self.holding.labels is None:
             raise DataError(f"{self.holding.name}: algorithm 1 needs the training labels at every party")
-        t0, rows = self.t0, self.plan.batch(self.t0)
-        y = self.holding.labels[rows]
-        self.model_codec.decode_into(self.server_model, message.model, t0)
-        fuse = held(self.server_model, self._stale(message, len(rows)), self.m - 1)
+        t0, y = self.t0, self.holding.labels[self.plan.batch(self.t0)]
         for q in range(self.plan.Q):
             if q > 0:  # h_m of iteration 0 is the one that was sent
                 h = self._embed(self._x, t0, q)
@@ -105,15 +120,15 @@ class Party:
             loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
         assert h.grad is not None
-        return h.grad
+        return h.grad, float(loss.detach())
 
-    def _step_along(self, message: Gradient, h: Tensor) -> Tensor:
-        """Algorithm 2, lines 10-11: the server's gradient in h_m, carried on to theta_m."""
-        gradient = self.gradient_codec.decode(message.packet, self.t0, tuple(h.shape), h.dtype).to(h.device)
+    def _step_along(self, message: Gradient, h: Tensor) -> tuple[Tensor, float]:
+        """Algorithm 2, lines 10-11: the server's gradient in h_m, carried on to theta_m; the loss is not told."""
+        gradient = self.reply_codec.decode(message.packet, self.t0, tuple(h.shape), h.dtype).to(h.device)
         self.optimizer.zero_grad()
         h.backward(gradient)  # type: ignore[no-untyped-call]
         self.optimizer.step()
-        return gradient
+        return gradient, 1.0
 
     def _stale(self, message: Broadcast, rows: int) -> list[Tensor]:
         """The others' embeddings as everyone decodes them; nothing stands in the own place."""
@@ -171,15 +186,23 @@ class Party:
             "t0": self.t0,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "compressor": self.codecs[self.m].compressor.state_dict(),
+            "codecs": states_of(self._codecs(), self.t0),
+            "model codec": self.model_codec.state_dict(self.t0),
         }
+
+    def _codecs(self) -> dict[str, Codec]:
+        """Those whose packets pass here, by name; the others' embeddings do not when they are folded."""
+        relayed = self.plan.algorithm == 1 and not self.plan.folding
+        own = self.codecs if relayed else {self.m: self.codecs[self.m]}
+        return {f"embedding {m}": codec for m, codec in own.items()} | {"reply": self.reply_codec}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken; the next message may be the answer to the embedding then pending."""
         self.t0 = state["t0"]
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.codecs[self.m].compressor.load_state_dict(state["compressor"])
+        restore(self._codecs(), state["codecs"])
+        self.model_codec.load_state_dict(state["model codec"])
         if not self.done:
             self._h = self._forward()
             for key, statistic in self.model.named_buffers():

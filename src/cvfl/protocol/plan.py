@@ -71,6 +71,7 @@ class Plan:
     step_size: StepSize
     optimizer: Optimizer = field(default_factory=Optimizer)
     algorithm: int = 1
+    sum_width: int = 0
     evaluate_every: int = 0
     validation_rows: int = 0
     dtype: torch.dtype = torch.float32
@@ -79,13 +80,25 @@ class Plan:
     def __post_init__(self) -> None:
         if self.algorithm == 2 and self.Q != 1:
             raise ConfigError(f"algorithm 2 takes one local iteration a round, not {self.Q}")
+        if self.algorithm == 2 and self.folding:
+            raise ConfigError("folding is for algorithm 1; algorithm 2 sends no embeddings to parties")
         if not 1 <= self.batch_size <= self.rows:
             raise ConfigError(f"batch_size is {self.batch_size} but there are {self.rows} training rows")
+
+    @property
+    def folding(self) -> bool:
+        """Whether parties get sums over the others, `sum_width` wide, instead of their embeddings."""
+        return self.sum_width > 0
 
     @property
     def M(self) -> int:
         """Number of parties."""
         return len(self.widths)
+
+    def columns(self, m: int) -> slice:
+        """Where h_m is among all embeddings side by side."""
+        start = sum(self.widths[: m - 1])
+        return slice(start, start + self.widths[m - 1])
 
     @property
     def held_out_rows(self) -> int:

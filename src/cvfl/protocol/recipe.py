@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from torch import nn
 
 from cvfl.compress import Compressor
-from cvfl.protocol.codec import Codec, ModelCodec
+from cvfl.protocol.codec import Codec, Samples
+from cvfl.protocol.fusion import Foldable
 from cvfl.protocol.layers import initialised
+from cvfl.protocol.model_codec import ModelCodec
 from cvfl.protocol.party import Party
 from cvfl.protocol.plan import Plan
 from cvfl.protocol.rows import Holding
@@ -22,11 +24,14 @@ MakeCompressor = Callable[[], Compressor]
 
 @dataclass(frozen=True)
 class Codecs:
-    """One codec a sender and kind of message. Roles of one process share them, roles of a machine each have theirs."""
+    """One codec a sender and kind of message. Roles of one process share them, roles of a machine each have theirs.
+
+    `replies` are what the server computes for each party: sums over the others when they are folded, or gradients.
+    """
 
     embeddings: Mapping[int, Codec]
-    gradients: Mapping[int, Codec]
-    model: ModelCodec
+    replies: Mapping[int, Codec]
+    models: Mapping[int, ModelCodec]
 
 
 @dataclass(frozen=True)
@@ -40,15 +45,28 @@ class Recipe:
     compressors: tuple[MakeCompressor, ...]
     server_compressor: MakeCompressor
     gradient_compressor: MakeCompressor
+    partial_compressor: MakeCompressor
 
     def codecs(self) -> Codecs:
         """New codecs for all senders."""
-        seed, parties = self.plan.seed, list(enumerate(self.names, start=1))
-        return Codecs(
-            {m: Codec(self.compressors[m - 1](), seed, m, name) for m, name in parties},
-            {m: Codec(self.gradient_compressor(), seed, m, f"server, for {name}", "gradient") for m, name in parties},
-            ModelCodec(self.server_compressor, self.initial_server_model(), seed),
+        plan, parties = self.plan, list(enumerate(self.names, start=1))
+        samples = Samples(plan.batch, plan.rows)
+        make, part = (
+            (self.partial_compressor, "sum over the others") if plan.folding else (self.gradient_compressor, "gradient")
         )
+        return Codecs(
+            {m: Codec(self.compressors[m - 1](), plan.seed, m, name, samples=samples) for m, name in parties},
+            {m: Codec(make(), plan.seed, m, f"server, for {name}", part, samples) for m, name in parties},
+            self._model_codecs(),
+        )
+
+    def _model_codecs(self) -> dict[int, ModelCodec]:
+        model, plan = self.initial_server_model(), self.plan
+        if isinstance(model, Foldable) and plan.folding:
+            pieces = {m: model.pieces(plan.columns(m)) for m in range(1, plan.M + 1)}
+            return {m: ModelCodec(self.server_compressor, pieces[m], plan.seed) for m in pieces}
+        whole = ModelCodec(self.server_compressor, dict(model.named_parameters()), plan.seed)
+        return dict.fromkeys(range(1, plan.M + 1), whole)
 
     def initial_server_model(self) -> nn.Module:
         """theta_0 at the start, the same at every role."""
@@ -58,9 +76,9 @@ class Recipe:
         """Party m with what it holds."""
         model = initialised(self.models[m - 1], self.plan.seed, m).to(self.plan.device)
         view = self.initial_server_model()
-        return Party(m, self.plan, holding, model, codecs.embeddings, view, codecs.model, codecs.gradients[m])
+        return Party(m, self.plan, holding, model, codecs.embeddings, view, codecs.models[m], codecs.replies[m])
 
     def server(self, labels: Labels, codecs: Codecs) -> Server:
         """The server with the labels."""
         model = self.initial_server_model()
-        return Server(self.plan, labels, model, codecs.embeddings, codecs.model, codecs.gradients)
+        return Server(self.plan, labels, model, codecs.embeddings, codecs.models, codecs.replies)

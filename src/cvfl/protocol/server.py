@@ -1,10 +1,10 @@
 """The server as a message machine: it relays what parties send, and trains the server model on what it decoded.
 
-    receive(Embedding(t0, m))  ->  nothing until all M are there, then one Broadcast or Gradient a party
+    receive(Embedding(t0, m))  ->  nothing until all M are there, then one Broadcast, Folded or Gradient a party
     train()                    ->  the server's own Q local steps; call it when those replies are on their way
     receive(Evaluation(t0, m)) ->  nothing; when all M are there, `evaluation` holds the test metrics
 
-Packets are relayed unopened: one encoding serves M receivers.
+Packets are relayed unopened: one encoding serves M receivers. Folded, they are not relayed at all.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from torch import Tensor, nn
 
 from cvfl.compress import Identity
 from cvfl.errors import DataError, DecodeError, LocalProtocolError, RemoteProtocolError
-from cvfl.protocol.codec import Codec, Measured, ModelCodec
-from cvfl.protocol.fusion import joined
+from cvfl.protocol.codec import Codec, Measured, restore, states_of
+from cvfl.protocol.fusion import Foldable, joined
 from cvfl.protocol.layers import Forward
 from cvfl.protocol.metrics import evaluate
+from cvfl.protocol.model_codec import ModelCodec
 from cvfl.protocol.plan import Plan
 from cvfl.types import SERVER
-from cvfl.wire import Broadcast, Bytes, Embedding, Evaluation, Gradient, Message
+from cvfl.wire import Broadcast, Bytes, Embedding, Evaluation, Folded, Gradient, Message
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,11 @@ class Server:
         labels: Labels,
         model: nn.Module,
         codecs: Mapping[int, Codec],
-        model_codec: ModelCodec,
-        gradient_codecs: Mapping[int, Codec],
+        model_codecs: Mapping[int, ModelCodec],
+        reply_codecs: Mapping[int, Codec],
     ) -> None:
         self.plan, self.labels, self.model, self.codecs = plan, labels, model, codecs
-        self.model_codec, self.gradient_codecs = model_codec, gradient_codecs
+        self.model_codecs, self.reply_codecs = model_codecs, reply_codecs
         self.optimizer = plan.optimizer.build(list(model.parameters()))
         self.t0 = 0
         self.loss = float("nan")
@@ -71,6 +72,7 @@ class Server:
         blank = [torch.zeros(2, width, dtype=plan.dtype, device=plan.device) for width in plan.widths]
         self._fuse = Forward(model, plan.seed, SERVER, blank)
         self._phi: list[Tensor] | None = None
+        self._total: Tensor | None = None
         self._embeddings: dict[int, Bytes] = {}
         self._evaluations: dict[int, Bytes] = {}
         with torch.no_grad():
@@ -109,7 +111,7 @@ class Server:
             phi = joined(self.model, self._phi)
             for q in range(self.plan.Q):
                 self._step(phi, y, q)
-            self.model_codec.observe(self.model)
+            self._observe()
         self.t0, self._phi = self.t0 + 1, None
 
     def _all_there(self) -> list[tuple[int, Message]]:
@@ -119,12 +121,42 @@ class Server:
         self.model.train()
         if self.plan.algorithm == 2:
             return self._gradients(self._phi, rows)
-        model = self.model_codec.encode(self.model, t0)
-        self.measured = self.model_codec.measure(self.model, model, t0) if self.plan.evaluates_after(t0) else None
+        if self.plan.folding:
+            return self._folded(self._phi)
+        model, codec = dict(self.model.named_parameters()), self.model_codecs[1]
+        data = codec.encode(model, t0)
+        self.measured = codec.measure(model, data, t0) if self.plan.evaluates_after(t0) else None
         return [
-            (m, Broadcast(t0, model, tuple((j, packets[j]) for j in sorted(packets) if j != m)))
+            (m, Broadcast(t0, data, tuple((j, packets[j]) for j in sorted(packets) if j != m)))
             for m in range(1, self.plan.M + 1)
         ]
+
+    def _folded(self, phi: list[Tensor]) -> list[tuple[int, Message]]:
+        """For each party the sum over the others and its pieces of the model."""
+        assert isinstance(self.model, Foldable)
+        t0, reports = self.t0, self.plan.evaluates_after(self.t0)
+        replies: list[tuple[int, Message]] = []
+        measured = Measured()
+        for m, partial in enumerate(self.model.fold(phi), start=1):
+            pieces, codec = self.model.pieces(self.plan.columns(m)), self.model_codecs[m]
+            model, total = codec.encode(pieces, t0), self.reply_codecs[m].encode(partial, t0)
+            if reports:
+                measured += codec.measure(pieces, model, t0) + self.reply_codecs[m].measure(partial, total, t0)
+            replies.append((m, Folded(t0, total, model)))
+        self.measured = measured if reports else None
+        return replies
+
+    def _observe(self) -> None:
+        """Let the compressors of what the server sends learn from its last step."""
+        if not self.plan.folding:
+            gradients = {key: p.grad for key, p in self.model.named_parameters() if p.grad is not None}
+            self.model_codecs[1].observe(gradients, self.loss)
+            return
+        assert self._total is not None
+        assert self._total.grad is not None
+        for m in range(1, self.plan.M + 1):
+            self.reply_codecs[m].observe(self._total.grad, self.loss)
+        self._total = None
 
     def _gradients(self, phi: list[Tensor], rows: Tensor) -> list[tuple[int, Message]]:
         """Algorithm 2, lines 7-8: step theta_0, and give each party the gradient in its embedding."""
@@ -133,13 +165,13 @@ class Server:
         replies: list[tuple[int, Message]] = []
         for m, h in enumerate(leaves, start=1):
             assert h.grad is not None
-            replies.append((m, Gradient(self.t0, self.gradient_codecs[m].encode(h.grad, self.t0))))
+            replies.append((m, Gradient(self.t0, self.reply_codecs[m].encode(h.grad, self.t0))))
         return replies
 
     def _step(self, phi: Sequence[Tensor] | Tensor, y: Tensor, q: int) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = self.plan.eta(self.t0)
-        outputs = self._fuse(phi, self.t0, q)
+        outputs = self._fuse.through(self._forward, phi, self.t0, q)
         loss = self.plan.loss(outputs, y)
         if q == 0:
             self._check_finite("the loss", loss)
@@ -149,6 +181,16 @@ class Server:
         if q == 0:
             self.loss = float(loss.detach())
             self._seen[self.plan.batch(self.t0)] = outputs.detach()
+
+    def _forward(self, phi: Sequence[Tensor] | Tensor) -> Tensor:
+        """The outputs; folded, the gradient in the sum that the model starts with is kept."""
+        if not (self.plan.folding and isinstance(self.model, Foldable) and isinstance(phi, Tensor)):
+            outputs: Tensor = self.model(phi)
+            return outputs
+        total = self.model.enter(phi)
+        self._total = total if total.requires_grad else total.detach().requires_grad_()
+        self._total.retain_grad()
+        return self.model.leave(self._total)
 
     def _check_finite(self, what: str, values: Tensor) -> None:
         if not bool(torch.isfinite(values).all()):
@@ -200,7 +242,8 @@ class Server:
             "t0": self.t0,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "compressor": self.model_codec.state_dict(),
+            "codecs": states_of(self._codecs(), self.t0),
+            "model codecs": {m: codec.state_dict(self.t0) for m, codec in self._model_codecs().items()},
             "seen": self._seen,
             "loss": self.loss,
             "evaluation": asdict(self.evaluation) if self.evaluation else None,
@@ -209,12 +252,22 @@ class Server:
             "evaluations": {m: bytes(packet) for m, packet in self._evaluations.items()},
         }
 
+    def _codecs(self) -> dict[str, Codec]:
+        embeddings = {f"embedding {m}": codec for m, codec in self.codecs.items()}
+        return embeddings | {f"reply {m}": codec for m, codec in self.reply_codecs.items()}
+
+    def _model_codecs(self) -> dict[int, ModelCodec]:
+        """One for all parties, or one for each when their pieces differ."""
+        return dict(self.model_codecs) if self.plan.folding else {1: self.model_codecs[1]}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
         self.t0, self.loss = state["t0"], state["loss"]
         self.evaluation = Evaluated(**state["evaluation"]) if state["evaluation"] else None
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.model_codec.load_state_dict(state["compressor"])
+        restore(self._codecs(), state["codecs"])
+        for m, codec in self._model_codecs().items():
+            codec.load_state_dict(state["model codecs"][m])
         self._seen, self._phi = state["seen"].clone(), state["phi"]
         self._embeddings, self._evaluations = dict(state["embeddings"]), dict(state["evaluations"])

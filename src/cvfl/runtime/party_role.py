@@ -32,6 +32,7 @@ from cvfl.wire.control import (
     encode_control,
 )
 from cvfl.wire.frame import kind_of
+from cvfl.wire.message import KINDS
 from cvfl.wire.setup import BLINDED, MATCHED
 
 
@@ -97,7 +98,7 @@ class PartyRole:
 
     def _answers(self, frame: Bytes) -> Iterable[bytes]:
         match kind_of(frame):
-            case 1 | 2 | 3 | 4:
+            case kind if kind in KINDS:
                 return self._round(decode(frame))
             case kind if kind in (BLINDED, MATCHED):
                 return self._align(frame)

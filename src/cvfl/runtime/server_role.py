@@ -38,6 +38,7 @@ from cvfl.wire.control import (
     encode_control,
 )
 from cvfl.wire.frame import kind_of
+from cvfl.wire.message import KINDS
 from cvfl.wire.setup import BLINDED
 
 
@@ -139,7 +140,7 @@ class ServerRole:
         if self.done:
             return []  # whatever it is, the run is over
         kind = kind_of(frame)
-        if kind in (1, 2, 3, 4):
+        if kind in KINDS:
             return self._round(m, frame)
         if kind == BLINDED:
             return self._align(m, frame)

@@ -1,1 +1,1 @@
-"""The paper's studies, one readable TOML each."""
+"""The studies that come with the software, one readable TOML each."""

@@ -3,6 +3,7 @@
 from cvfl.theory.bounds import (
     EXACT,
     ErrorBound,
+    deadzone_error,
     lattice_error,
     lattice_spacing,
     lattice_volume,
@@ -75,6 +76,7 @@ __all__ = [
     "bits_for_error",
     "bits_for_rate",
     "compressor_rows",
+    "deadzone_error",
     "diminished",
     "extra_bits",
     "k_for_error",

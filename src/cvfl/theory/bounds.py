@@ -88,3 +88,9 @@ def topk_error(dropped: int, peak: float) -> ErrorBound:
     """Every dropped component costs its square, and none is larger than the peak."""
     error = dropped * (peak * peak) * (1 + ROUNDING)
     return ErrorBound(error, error)
+
+
+def deadzone_error(n: int, cell: float, dead: float, energy: float) -> ErrorBound:
+    """A component moves by at most (1/2 + dead) cells and never past zero, so that energy = ||h||^2 is a bound, too."""
+    error = min(energy, n * ((0.5 + dead) * cell) ** 2) * (1 + ROUNDING)
+    return ErrorBound(error, error)

@@ -2,7 +2,7 @@
 
 from cvfl.wire.bits import pack, packed_size, unpack
 from cvfl.wire.frame import HEADER, Bytes
-from cvfl.wire.message import Broadcast, Embedding, Evaluation, Gradient, Message, decode, encode
+from cvfl.wire.message import Broadcast, Embedding, Evaluation, Folded, Gradient, Message, decode, encode
 from cvfl.wire.packet import decode_packet, encode_packet
 from cvfl.wire.setup import Blinded, Matched, Setup, Spelling, decode_setup, encode_setup
 
@@ -13,6 +13,7 @@ __all__ = [
     "Bytes",
     "Embedding",
     "Evaluation",
+    "Folded",
     "Gradient",
     "Matched",
     "Message",

@@ -3,6 +3,7 @@
 party m                                     server
    Embedding(t0, m)        ──────────▶                     C_m(h_m) of the round's batch
                            ◀──────────      Broadcast(t0)  Algorithm 1: C_0(theta_0) and the others' packets
+                           ◀──────────      Folded(t0)     the same folded: the sum over the others, and own pieces
                            ◀──────────      Gradient(t0)   Algorithm 2: the loss's gradient in h_m
    Evaluation(t0, m)       ──────────▶                     h_m of the test rows, not compressed
 """
@@ -13,6 +14,7 @@ import itertools
 import struct
 from dataclasses import dataclass
 
+from cvfl.compress.varint import varint
 from cvfl.errors import DecodeError
 from cvfl.types import SERVER
 from cvfl.wire.frame import MAX_BODY, Bytes, seal, unseal
@@ -47,6 +49,15 @@ class Broadcast:
 
 
 @dataclass(frozen=True)
+class Folded:
+    """What a party needs when the server model starts with a sum: that over the others, and its pieces of the model."""
+
+    t0: int
+    partial: Bytes
+    model: tuple[Bytes, ...]
+
+
+@dataclass(frozen=True)
 class Gradient:
     """The gradient of the loss in the receiving party's embedding (Algorithm 2)."""
 
@@ -54,13 +65,15 @@ class Gradient:
     packet: Bytes
 
 
-Message = Embedding | Evaluation | Broadcast | Gradient
-EMBEDDING, BROADCAST, GRADIENT, EVALUATION = 1, 2, 3, 4
+Message = Embedding | Evaluation | Broadcast | Folded | Gradient
+EMBEDDING, BROADCAST, GRADIENT, EVALUATION, FOLDED = 1, 2, 3, 4, 9
+KINDS = frozenset((EMBEDDING, BROADCAST, GRADIENT, EVALUATION, FOLDED))
 _KINDS: dict[type[Message], int] = {
     Embedding: EMBEDDING,
     Broadcast: BROADCAST,
     Gradient: GRADIENT,
     Evaluation: EVALUATION,
+    Folded: FOLDED,
 }
 
 
@@ -73,13 +86,15 @@ def encode(message: Message) -> bytes:
             sender, parts = SERVER, [packet]
         case Broadcast(t0, model, embeddings):
             sender, parts = SERVER, _listed([(SERVER, packet) for packet in model] + list(embeddings))
+        case Folded(t0, partial, model):
+            sender, parts = SERVER, _sized([partial, *model])
     return seal(_KINDS[type(message)], sender, t0, parts)
 
 
 def decode(frame: Bytes, max_body: int = MAX_BODY) -> Message:
     """The message in a frame; packets stay unopened views of it."""
     kind, sender, t0, body = unseal(frame, max_body)
-    if (kind in (BROADCAST, GRADIENT)) != (sender == SERVER):
+    if (kind in (BROADCAST, GRADIENT, FOLDED)) != (sender == SERVER):
         raise DecodeError(f"a message of kind {kind} does not come from role {sender}")
     match kind:
         case 1:
@@ -93,6 +108,9 @@ def decode(frame: Bytes, max_body: int = MAX_BODY) -> Message:
             return Gradient(t0, body)
         case 4:
             return Evaluation(t0, sender, body)
+        case 9:
+            partial, *pieces = _unsized(body)
+            return Folded(t0, partial, tuple(pieces))
         case _:
             raise DecodeError(f"unknown message kind {kind}")
 
@@ -118,3 +136,20 @@ def _unlisted(body: memoryview) -> list[tuple[int, memoryview]]:
     if SERVER in parties or any(a >= b for a, b in itertools.pairwise(parties)):
         raise DecodeError("packets are not in the order: server model, then parties ascending")
     return entries
+
+
+def _sized(packets: list[Bytes]) -> list[Bytes]:
+    """A folded message's body: how many packets, then each behind its length."""
+    parts: list[Bytes] = [varint(len(packets))]
+    for packet in packets:
+        parts += (varint(len(packet)), packet)
+    return parts
+
+
+def _unsized(body: memoryview) -> list[memoryview]:
+    reader = Reader(body)
+    packets = [reader.take(reader.varint(), "packet") for _ in range(reader.varint())]
+    reader.finish()
+    if not packets:
+        raise DecodeError("a folded message without the sum over the others")
+    return packets

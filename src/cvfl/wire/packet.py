@@ -3,6 +3,7 @@
     u8 dtype | u8 dims | u8 scalars | u8 planes | u32 dim... | float scalar... | (u8 width, u32 count)... | payloads
 
 For one plane the payload is ceil(n * width / 8) bytes behind 9 + 4 * dims + (4 or 8) * scalars bytes of header.
+The code of an entropy coder has one byte before it, the dtype: its shape is the one that the receiver expects.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import struct
 import torch
 
 from cvfl.compress.base import Packet, Plane
+from cvfl.compress.varint import read_varint
 from cvfl.errors import DecodeError
 from cvfl.wire.bits import WIDTHS, packed_size, payload, unpack
 
@@ -23,11 +25,15 @@ MAX_COMPONENTS = 2**32 - 1
 """Largest product of a shape's dimensions; a dimension of 0 counts as 1 here."""
 _DTYPES = {1: (torch.float32, "f"), 2: (torch.float64, "d")}
 _CODES = {torch.float32: 1, torch.float64: 2}
+_CODED = 2
+"""Added to the dtype of a packet that is the code of an entropy coder."""
 
 
 def encode_packet(packet: Packet) -> bytes:
     """The bytes of a packet."""
     code = _CODES[packet.dtype]
+    if packet.code:
+        return bytes([code + _CODED]) + packet.code
     head = struct.pack(
         f"<BBBB{len(packet.shape)}I{len(packet.scalars)}{_DTYPES[code][1]}",
         code,
@@ -42,8 +48,13 @@ def encode_packet(packet: Packet) -> bytes:
     return b"".join((head, planes, *payloads))
 
 
-def decode_packet(data: bytes | memoryview) -> Packet:
-    """The packet in these bytes, all of them; memory stays within a small multiple of their length."""
+def decode_packet(data: bytes | memoryview, expected: tuple[int, ...] = ()) -> Packet:
+    """The packet in these bytes, all of them; memory stays within a small multiple of their length.
+
+    A code is not opened here; it is taken as that of a tensor of the expected shape.
+    """
+    if len(data) > 1 and data[0] - _CODED in _DTYPES:
+        return Packet(expected, (), dtype=_DTYPES[data[0] - _CODED][0], code=bytes(data[1:]))
     reader = Reader(data)
     code, dims, scalars, planes = reader.read("<BBBB", "packet header")
     if code not in _DTYPES:
@@ -88,6 +99,11 @@ class Reader:
     def read(self, layout: str, what: str) -> tuple[int, ...]:
         """The next struct."""
         return struct.unpack(layout, self.take(struct.calcsize(layout), what))
+
+    def varint(self) -> int:
+        """The next number of varying length."""
+        value, self._at = read_varint(self._data, self._at)
+        return value
 
     def finish(self) -> None:
         """Nothing may be left."""

@@ -1,0 +1,102 @@
+"""Error feedback: send only how a tensor differs from what all ends already know of it.
+
+    sender      h ─(-)─ h - known ──C──▶ packet ──▶ receivers
+                     │                     │            │
+                   known ◀──── known + C(h - known) ────┘      the same at every end, row by row of the samples
+
+Each sample's last reconstruction is kept, so what compression lost in one epoch is sent in the next, and the error
+vanishes as training settles. A sample that was never seen is known as zero: its first visit is coded directly.
+
+Ends cannot drift apart: one elementwise addition of floats has one result everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from cvfl.compress.base import Compressor, Context, Packet, flat, float_type
+from cvfl.errors import CompressError, ConfigError
+from cvfl.theory import ErrorBound
+
+LARGE = 1 << 26
+"""Components (samples x P) from which on the known values are kept at half precision, in memory and checkpoints."""
+
+
+class Feedback(Compressor):
+    """Compress the difference from the reconstruction that all ends have of each sample, or of a weight matrix."""
+
+    learns = True
+
+    def __init__(self, inner: Compressor) -> None:
+        if isinstance(inner, Feedback):
+            raise ConfigError("feedback of feedback is feedback; write it once")
+        self.inner = inner
+        self.known: Tensor | None = None
+
+    def compress(self, h: Tensor, context: Context) -> Packet:
+        """Compress what is new."""
+        return self.inner.compress(self._new(h, context), replace(context, whole=h.detach()))
+
+    def decompress(self, packet: Packet, context: Context) -> Tensor:
+        """Add what is new to what is known."""
+        new = self.inner.decompress(packet, context)
+        return self._known(packet.shape, context).to(new) + new
+
+    def settle(self, packet: Packet, decoded: Tensor, context: Context) -> None:
+        """All ends have the reconstruction: it is known from now on."""
+        known = self._known(packet.shape, context)
+        self.inner.settle(packet, decoded - known.to(decoded), context)
+        if self.known is None:
+            shape = packet.shape if context.samples is None else (context.total, *packet.shape[1:])
+            large = math.prod(shape) >= LARGE
+            self.known = torch.zeros(shape, dtype=torch.bfloat16 if large else packet.dtype)
+        rows = slice(None) if context.samples is None else context.samples
+        self.known[rows] = decoded.to(self.known)
+
+    def bound(self, h: Tensor, context: Context) -> ErrorBound:
+        """The inner bound for the difference, and the rounding of one addition."""
+        inner = self.inner.bound(self._new(h, context), replace(context, whole=h.detach()))
+        size = math.sqrt(float(h.detach().double().square().sum())) + math.sqrt(inner.worst)
+        rounding = 4 * torch.finfo(float_type(h)).eps * size
+        return ErrorBound(*((math.sqrt(error) + rounding) ** 2 for error in (inner.expected, inner.worst)))
+
+    def nominal_bits(self, t0: int) -> float:
+        """Those of the compressor inside."""
+        return self.inner.nominal_bits(t0)
+
+    def observe(self, gradient: Tensor, loss: float = 1.0) -> None:
+        """Pass on to the compressor inside."""
+        self.inner.observe(gradient, loss)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What is known, and the state of the compressor inside."""
+        known = {} if self.known is None else {"known": self.known}
+        return known | {f"inner.{key}": value for key, value in self.inner.state_dict().items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore both."""
+        self.known = state["known"].clone() if "known" in state else None
+        self.inner.load_state_dict(
+            {key.removeprefix("inner."): value for key, value in state.items() if key.startswith("inner.")}
+        )
+
+    def _new(self, h: Tensor, context: Context) -> Tensor:
+        x = flat(h).reshape(h.shape)
+        new = x - self._known(tuple(h.shape), context).to(x)
+        if new.numel() and not all(math.isfinite(value) for value in torch.aminmax(new)):
+            raise CompressError("holds a NaN or an infinite value, or differs too much from the last one")
+        return new
+
+    def _known(self, shape: tuple[int, ...], context: Context) -> Tensor:
+        """What all ends know of these rows."""
+        if self.known is None:
+            return torch.zeros(shape)
+        known = self.known if context.samples is None else self.known[context.samples]
+        if tuple(known.shape) != shape:
+            raise ConfigError(f"feedback knows {tuple(known.shape)} of this message and now gets {shape}")
+        return known

@@ -1,0 +1,235 @@
+"""A basis and steps that follow the loss: what an embedding says beside the point costs nothing.
+
+An error e in h raises the loss by about e G e / 2, where G = E[g g'] is the mean outer product of gradients, the
+Fisher information. So the sender, who sees gradients, chooses
+
+    z = h L W              G = L L', and W decorrelates h L: the loss sees unit steps of all z alike
+    q = z / s, rounded     s^2 = 24 tolerance loss / K: K components with an error of s^2/12 raise the loss by that much
+    ĥ = q S                S = s / E[z z] W' L' E[h h']: the best guess of h from z
+
+Receivers need S alone. It is sent as bytes when it is new, and its scale when that has to change; before there is a
+gradient nothing is worth sending. As the loss falls, so do the steps. Parties to whom the loss is sensitive have
+small steps, and with them most of the bits.
+
+Two things keep a model from standing still because nothing is sent because nothing is learned: directions to which
+the loss is blind count a little, and no step is much coarser than its component.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cvfl.compress.base import LARGEST, Compressor, Context, Packet, Plane, extremes, flat, no_scalars
+from cvfl.compress.deadzone import (
+    CELL_WIDTH,
+    DEAD,
+    PEAK,
+    WIDTH,
+    cell,
+    cell_code,
+    cell_plane,
+    finite,
+    quantized,
+    unzigzag,
+    zigzag,
+)
+from cvfl.errors import ConfigError, DecodeError
+from cvfl.theory import ErrorBound
+
+MOST = 64
+"""Largest number of components that are sent of a row."""
+_MEMORY = 0.8  # of the gradients of earlier rounds in G
+_CURIOSITY = 1.0  # how much all directions together count beside those in which the loss has a gradient
+_SMALL = 0.01  # of the largest variance: a component with less is left out
+_COARSEST = 2.0  # times the root mean square of a component: no step is larger
+
+
+@dataclass(frozen=True)
+class Basis:
+    """S: K rows of P bytes, each row with the cell that its bytes count."""
+
+    bytes: Tensor
+    cells: tuple[int, ...]
+
+    def rows(self) -> Tensor:
+        """S as numbers."""
+        return self.bytes.double() * torch.tensor([cell(code) for code in self.cells], dtype=torch.float64)[:, None]
+
+    def planes(self) -> tuple[Plane, Plane]:
+        """As it travels."""
+        return cell_plane(list(self.cells)), Plane((self.bytes.reshape(-1).int() + 128).to(torch.uint8), 8)
+
+
+_NOTHING = Basis(torch.zeros(0, 0, dtype=torch.int8), ())
+
+
+class Shaped(Compressor):
+    """Send few components of each row, at steps that raise the loss by about `tolerance` of itself."""
+
+    learns = True
+
+    def __init__(self, tolerance: float = 0.02) -> None:
+        if not 1e-6 <= tolerance <= 1:
+            raise ConfigError(f"tolerance is a share of the loss from 1e-6 to 1, not {tolerance}")
+        self.tolerance = float(tolerance)
+        self.basis = _NOTHING
+        self.fisher: Tensor | None = None
+        self.loss = 1.0
+        self.age = 0
+        self.next = 0
+
+    def compress(self, h: Tensor, context: Context) -> Packet:
+        """Whole steps of each component; and the basis if it is new."""
+        x = _rows(h)
+        extremes(x, LARGEST[flat(h).dtype])
+        basis = self._chosen(x, context)
+        q = quantized(x @ self._analysis(basis, x.shape[1]), 1.0).clamp_(-PEAK, PEAK)
+        planes: tuple[Plane, ...] = (Plane(zigzag(q).reshape(-1), WIDTH, max(1, len(basis.cells))),)
+        if basis is not self.basis:
+            cells, rows = basis.planes()
+            planes += (cells,) if basis.bytes is self.basis.bytes else (cells, rows)
+        return Packet(tuple(h.shape), planes, dtype=flat(h).dtype)
+
+    def decompress(self, packet: Packet, context: Context) -> Tensor:
+        """q S, added up in one order, so that every receiver has the same bits."""
+        basis, q = self._read(packet)
+        h = torch.zeros(math.prod(packet.shape[:-1]), packet.shape[-1], dtype=torch.float64)
+        for column, row in zip(q.t(), basis.rows(), strict=True):
+            h += column[:, None] * row
+        return finite(h.to(packet.dtype)).reshape(packet.shape)
+
+    def settle(self, packet: Packet, decoded: Tensor, context: Context) -> None:
+        """Keep the basis that came with the packet."""
+        basis, _ = self._read(packet)
+        self.age += 1
+        if basis.bytes is not self.basis.bytes:
+            self.next = 2 * self.age
+        self.basis = basis
+
+    def bound(self, h: Tensor, context: Context) -> ErrorBound:
+        """What the basis cannot show of this tensor, and (1/2 + DEAD) steps of each component."""
+        x = _rows(h)
+        basis = self._chosen(x, context)
+        rows, z = basis.rows(), x @ self._analysis(basis, x.shape[1])
+        over = (z.abs() - PEAK).clamp_(0.5 + DEAD)
+        left = float((x - (z @ rows if len(rows) else 0)).norm()) + float(rows.norm()) * float(over.norm())
+        error = (left + 1e-6 * float(x.norm())) ** 2
+        return ErrorBound(error, error)
+
+    def nominal_bits(self, t0: int) -> float:
+        """Of a plain packing; an entropy coder is what this is for."""
+        return WIDTH
+
+    def observe(self, gradient: Tensor, loss: float = 1.0) -> None:
+        """Follow G and the loss."""
+        g = gradient.detach().reshape(-1, gradient.shape[-1]).double().cpu() if gradient.ndim else gradient
+        if g.numel() == 0 or not (math.isfinite(loss) and bool(g.isfinite().all())):
+            return
+        now = len(g) * g.t() @ g  # a sample's own gradient is the batch's times its size
+        self.fisher = now if self.fisher is None else _MEMORY * self.fisher + (1 - _MEMORY) * now
+        self.loss = loss if self.loss == 1.0 else _MEMORY * self.loss + (1 - _MEMORY) * loss
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The basis that both ends have, and what the sender learned."""
+        state = {
+            "bytes": self.basis.bytes,
+            "cells": torch.tensor(self.basis.cells, dtype=torch.int32),
+            "numbers": torch.tensor([self.loss, self.age, self.next], dtype=torch.float64),
+        }
+        return state if self.fisher is None else state | {"fisher": self.fisher}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore both."""
+        self.fisher = state.get("fisher")
+        self.basis, self.loss, self.age, self.next = _NOTHING, 1.0, 0, 0
+        if state:
+            self.basis = Basis(state["bytes"], tuple(state["cells"].tolist()))
+            self.loss, age, following = state["numbers"].tolist()
+            self.age, self.next = int(age), int(following)
+
+    def _chosen(self, x: Tensor, context: Context) -> Basis:
+        """The basis for a message: the one that both ends have, the same with smaller steps, or a new one."""
+        if self.fisher is None or len(x) == 0:
+            return self.basis
+        whole = x if context.whole is None else _rows(context.whole)
+        if self.age >= self.next:
+            return self._new(whole)
+        aim, noise = self.tolerance * self.loss, self._noise(self.basis)
+        if not self.basis.cells or noise <= 2 * aim:
+            return self.basis
+        scale = math.sqrt(aim / noise)
+        return Basis(self.basis.bytes, tuple(cell_code(cell(code) * scale) for code in self.basis.cells))
+
+    def _noise(self, basis: Basis) -> float:
+        """By how much rounding to whole steps raises the loss."""
+        rows = basis.rows()
+        return float((rows @ self.fisher * rows).sum()) / 24 if self.fisher is not None and len(rows) else 0.0
+
+    def _new(self, whole: Tensor) -> Basis:
+        """The basis for these rows and this G."""
+        assert self.fisher is not None
+        everywhere = _CURIOSITY * self.fisher.trace() / len(self.fisher)
+        values, vectors = torch.linalg.eigh(self.fisher)
+        y = whole @ (vectors * (values.clamp_min(0) + everywhere).sqrt())
+        variance, W = torch.linalg.eigh(y.t() @ y / len(y))
+        count = min(MOST, int((variance > _SMALL * float(variance[-1])).sum()))
+        if count == 0:
+            return self.basis
+        z, spread = y @ W[:, -count:], variance[-count:]
+        step = (_COARSEST**2 * spread).clamp_max(24 * self.tolerance * self.loss / count).sqrt()
+        S = (z.t() @ whole) / (len(y) * spread[:, None]) * step[:, None]
+        return _as_bytes(S)
+
+    def _analysis(self, basis: Basis, P: int) -> Tensor:
+        """The P x K matrix that gives the whole steps nearest to rows, as the loss measures distance."""
+        rows = basis.rows()
+        if not len(rows):
+            return torch.zeros(P, 0, dtype=torch.float64)
+        towards = rows if self.fisher is None else rows @ self.fisher + rows * self.fisher.trace() / P * _CURIOSITY
+        analysis: Tensor = towards.t() @ torch.linalg.pinv(towards @ rows.t(), hermitian=True)
+        return analysis
+
+    def _read(self, packet: Packet) -> tuple[Basis, Tensor]:
+        """The basis of a packet and its symbols, row by row."""
+        no_scalars(packet)
+        P, n = (packet.shape[-1] if packet.shape else 1), math.prod(packet.shape[:-1])
+        basis = self.basis
+        match packet.planes:
+            case (symbols,):
+                pass
+            case (symbols, cells):
+                basis = Basis(basis.bytes, _codes(cells))
+            case (symbols, cells, bytes_) if bytes_.width == 8 and bytes_.symbols.numel() == cells.symbols.numel() * P:
+                rows = (bytes_.symbols.reshape(-1, P).int() - 128).to(torch.int8)
+                basis = Basis(rows, _codes(cells))
+            case _:
+                raise DecodeError("expected symbols, and perhaps cells and a basis")
+        K = len(basis.cells)
+        known = basis.bytes.shape == (K, P) or not K
+        if not known or symbols.width != WIDTH or symbols.symbols.numel() != n * K:
+            raise DecodeError(f"{symbols.symbols.numel()} symbols for {n} rows of {K} components")
+        return basis, unzigzag(symbols.symbols).reshape(n, K)
+
+
+def _as_bytes(S: Tensor) -> Basis:
+    """Each row in as many cells as a byte can count."""
+    cells = tuple(cell_code(float(row.abs().max()) / 127) for row in S)
+    sizes = torch.tensor([cell(code) for code in cells], dtype=torch.float64)[:, None]
+    return Basis((S / sizes).round().clamp_(-127, 127).to(torch.int8), cells)
+
+
+def _codes(plane: Plane) -> tuple[int, ...]:
+    if plane.width != CELL_WIDTH or not 1 <= plane.symbols.numel() <= MOST:
+        raise DecodeError(f"from 1 to {MOST} cells of {CELL_WIDTH} bits make a basis")
+    return tuple(int(code) for code in plane.symbols)
+
+
+def _rows(h: Tensor) -> Tensor:
+    """Rows of the last dimension, exact."""
+    width = h.shape[-1] if h.ndim else 1
+    return flat(h).double().cpu().reshape(h.numel() // width if width else 0, width)

@@ -1,0 +1,96 @@
+"""A small study on built-in data, and the command that runs it: in this process, or in one that can be stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from cvfl.cli import app
+
+CELLS = {"none": "identity", "lattice b=2": "lattice:bits=2"}
+
+
+def study_toml(compressors: dict[str, str] = CELLS, rounds: int = 12, seeds: int = 2, data: str = "wine") -> str:
+    """The TOML of a study with a cell for each of the compressors; in its preset `paper` the target is out of reach."""
+    return f"""
+title = "{data.capitalize()}"
+paper = "no table of the paper"
+metric = "accuracy"
+[run]
+local_iterations = 3
+batch_size = 32
+evaluate_every = 2
+step_size = {{ eta = 0.05 }}
+data = {{ name = "{data}", parties = 2 }}
+[preset.cpu]
+target = 0.6
+seeds = {seeds}
+scaled = "fewer rounds"
+run = {{ rounds = {rounds} }}
+[preset.paper]
+target = 1.1
+seeds = 5
+run = {{ rounds = 90, step_size = {{ eta = 0.1 }} }}
+{cells(compressors)}"""
+
+
+def cells(compressors: dict[str, str]) -> str:
+    """The cells of a study or of a suite; where the parties do not compress, neither does the server."""
+    server = {"identity": ', server_compressor = "identity"'}
+    return "".join(
+        f'[[cell]]\nname = "{name}"\nrun = {{ compressor = "{spec}"{server.get(spec, "")} }}\n'
+        for name, spec in compressors.items()
+    )
+
+
+def cvfl(*arguments: object) -> tuple[int, str]:
+    """Exit code and output of a command."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files of a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@contextmanager
+def started(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """A command as a process of its own; whatever it leaves running ends here."""
+    command = [sys.executable, "-m", "cvfl.cli", *map(str, arguments)]
+    child = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        yield child
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+
+
+def growing(out: Path, runs: int, command: subprocess.Popen[str]) -> None:
+    """Wait until so many runs of a study have begun."""
+    deadline = time.monotonic() + 120
+    while len([path for path in out.rglob("metrics.jsonl") if "state" in path.parts]) < runs:
+        assert command.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def stopped_growing(out: Path) -> bool:
+    """Whether no run goes on: their lines, of which there are many a second, stay as they are."""
+    time.sleep(1)  # to notice that the command has ended
+    before = contents(out)
+    time.sleep(2)
+    return contents(out) == before
