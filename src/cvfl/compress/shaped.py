@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -56,9 +57,14 @@ class Basis:
     bytes: Tensor
     cells: tuple[int, ...]
 
+    @cached_property
     def rows(self) -> Tensor:
         """S as numbers."""
         return self.bytes.double() * torch.tensor([cell(code) for code in self.cells], dtype=torch.float64)[:, None]
+
+    def scaled(self, factor: float) -> Basis:
+        """The same with other steps."""
+        return Basis(self.bytes, tuple(cell_code(cell(code) * factor) for code in self.cells))
 
     def planes(self) -> tuple[Plane, Plane]:
         """As it travels."""
@@ -69,14 +75,19 @@ _NOTHING = Basis(torch.zeros(0, 0, dtype=torch.int8), ())
 
 
 class Shaped(Compressor):
-    """Send few components of each row, at steps that raise the loss by about `tolerance` of itself."""
+    """Send few components of each row, at steps that raise the loss by about `tolerance` of itself.
+
+    A `budget` is the most bits that a row may take, by the entropy of its components; steps are doubled until it holds.
+    """
 
     learns = True
 
-    def __init__(self, tolerance: float = 0.02) -> None:
+    def __init__(self, tolerance: float = 0.02, budget: float = math.inf) -> None:
         if not 1e-6 <= tolerance <= 1:
             raise ConfigError(f"tolerance is a share of the loss from 1e-6 to 1, not {tolerance}")
-        self.tolerance = float(tolerance)
+        if not budget > 0:
+            raise ConfigError(f"budget is a number of bits above 0, not {budget}")
+        self.tolerance, self.budget = float(tolerance), float(budget)
         self.basis = _NOTHING
         self.fisher: Tensor | None = None
         self.loss = 1.0
@@ -99,7 +110,7 @@ class Shaped(Compressor):
         """q S, added up in one order, so that every receiver has the same bits."""
         basis, q = self._read(packet)
         h = torch.zeros(math.prod(packet.shape[:-1]), packet.shape[-1], dtype=torch.float64)
-        for column, row in zip(q.t(), basis.rows(), strict=True):
+        for column, row in zip(q.t(), basis.rows, strict=True):
             h += column[:, None] * row
         return finite(h.to(packet.dtype)).reshape(packet.shape)
 
@@ -115,7 +126,7 @@ class Shaped(Compressor):
         """What the basis cannot show of this tensor, and (1/2 + DEAD) steps of each component."""
         x = _rows(h)
         basis = self._chosen(x, context)
-        rows, z = basis.rows(), x @ self._analysis(basis, x.shape[1])
+        rows, z = basis.rows, x @ self._analysis(basis, x.shape[1])
         over = (z.abs() - PEAK).clamp_(0.5 + DEAD)
         left = float((x - (z @ rows if len(rows) else 0)).norm()) + float(rows.norm()) * float(over.norm())
         error = (left + 1e-6 * float(x.norm())) ** 2
@@ -131,8 +142,11 @@ class Shaped(Compressor):
         if g.numel() == 0 or not (math.isfinite(loss) and bool(g.isfinite().all())):
             return
         now = len(g) * g.t() @ g  # a sample's own gradient is the batch's times its size
-        self.fisher = now if self.fisher is None else _MEMORY * self.fisher + (1 - _MEMORY) * now
-        self.loss = loss if self.loss == 1.0 else _MEMORY * self.loss + (1 - _MEMORY) * loss
+        if self.fisher is None:
+            self.fisher, self.loss = now, loss
+        else:
+            self.fisher = _MEMORY * self.fisher + (1 - _MEMORY) * now
+            self.loss = _MEMORY * self.loss + (1 - _MEMORY) * loss
 
     def state_dict(self) -> dict[str, Tensor]:
         """The basis that both ends have, and what the sender learned."""
@@ -153,7 +167,16 @@ class Shaped(Compressor):
             self.age, self.next = int(age), int(following)
 
     def _chosen(self, x: Tensor, context: Context) -> Basis:
-        """The basis for a message: the one that both ends have, the same with smaller steps, or a new one."""
+        """The basis for a message: the one for this loss, with steps that the budget allows."""
+        basis = self._fitting(x, context)
+        z = x @ self._analysis(basis, x.shape[1])
+        scale = 1.0
+        while math.isfinite(self.budget) and _bits(quantized(z, scale)) > self.budget:
+            scale *= 2
+        return basis if scale == 1 else basis.scaled(scale)
+
+    def _fitting(self, x: Tensor, context: Context) -> Basis:
+        """The basis that both ends have, the same with smaller steps, or a new one."""
         if self.fisher is None or len(x) == 0:
             return self.basis
         whole = x if context.whole is None else _rows(context.whole)
@@ -162,12 +185,11 @@ class Shaped(Compressor):
         aim, noise = self.tolerance * self.loss, self._noise(self.basis)
         if not self.basis.cells or noise <= 2 * aim:
             return self.basis
-        scale = math.sqrt(aim / noise)
-        return Basis(self.basis.bytes, tuple(cell_code(cell(code) * scale) for code in self.basis.cells))
+        return self.basis.scaled(math.sqrt(aim / noise))
 
     def _noise(self, basis: Basis) -> float:
         """By how much rounding to whole steps raises the loss."""
-        rows = basis.rows()
+        rows = basis.rows
         return float((rows @ self.fisher * rows).sum()) / 24 if self.fisher is not None and len(rows) else 0.0
 
     def _new(self, whole: Tensor) -> Basis:
@@ -187,7 +209,7 @@ class Shaped(Compressor):
 
     def _analysis(self, basis: Basis, P: int) -> Tensor:
         """The P x K matrix that gives the whole steps nearest to rows, as the loss measures distance."""
-        rows = basis.rows()
+        rows = basis.rows
         if not len(rows):
             return torch.zeros(P, 0, dtype=torch.float64)
         towards = rows if self.fisher is None else rows @ self.fisher + rows * self.fisher.trace() / P * _CURIOSITY
@@ -221,6 +243,15 @@ def _as_bytes(S: Tensor) -> Basis:
     cells = tuple(cell_code(float(row.abs().max()) / 127) for row in S)
     sizes = torch.tensor([cell(code) for code in cells], dtype=torch.float64)[:, None]
     return Basis((S / sizes).round().clamp_(-127, 127).to(torch.int8), cells)
+
+
+def _bits(q: Tensor) -> float:
+    """Bits a row by the entropy of its components as they are distributed over these rows."""
+    bits = 0.0
+    for column in q.t():
+        share = torch.unique(column, return_counts=True)[1].double() / max(1, len(column))
+        bits -= float((share * share.log2()).sum())
+    return bits
 
 
 def _codes(plane: Plane) -> tuple[int, ...]:
