@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-_MARKS = "●▲■◆"
+_MARKS = "●▲■◆○"
 _COLOURS = ("bright_white", "orange3", "deep_sky_blue1", "spring_green3")
 
 

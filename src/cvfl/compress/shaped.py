@@ -98,8 +98,8 @@ class Shaped(Compressor):
         """Whole steps of each component; and the basis if it is new."""
         x = _rows(h)
         extremes(x, LARGEST[flat(h).dtype])
-        basis = self._chosen(x, context)
-        q = quantized(x @ self._analysis(basis, x.shape[1]), 1.0).clamp_(-PEAK, PEAK)
+        basis, z = self._chosen(x, context)
+        q = quantized(z, 1.0).clamp_(-PEAK, PEAK)
         planes: tuple[Plane, ...] = (Plane(zigzag(q).reshape(-1), WIDTH, max(1, len(basis.cells))),)
         if basis is not self.basis:
             cells, rows = basis.planes()
@@ -125,8 +125,8 @@ class Shaped(Compressor):
     def bound(self, h: Tensor, context: Context) -> ErrorBound:
         """What the basis cannot show of this tensor, and (1/2 + DEAD) steps of each component."""
         x = _rows(h)
-        basis = self._chosen(x, context)
-        rows, z = basis.rows, x @ self._analysis(basis, x.shape[1])
+        basis, z = self._chosen(x, context)
+        rows = basis.rows
         over = (z.abs() - PEAK).clamp_(0.5 + DEAD)
         left = float((x - (z @ rows if len(rows) else 0)).norm()) + float(rows.norm()) * float(over.norm())
         error = (left + 1e-6 * float(x.norm())) ** 2
@@ -166,14 +166,14 @@ class Shaped(Compressor):
             self.loss, age, following = state["numbers"].tolist()
             self.age, self.next = int(age), int(following)
 
-    def _chosen(self, x: Tensor, context: Context) -> Basis:
-        """The basis for a message: the one for this loss, with steps that the budget allows."""
+    def _chosen(self, x: Tensor, context: Context) -> tuple[Basis, Tensor]:
+        """The basis for a message, with steps that the budget allows, and the components in these steps."""
         basis = self._fitting(x, context)
         z = x @ self._analysis(basis, x.shape[1])
-        scale = 1.0
-        while math.isfinite(self.budget) and _bits(quantized(z, scale)) > self.budget:
-            scale *= 2
-        return basis if scale == 1 else basis.scaled(scale)
+        while math.isfinite(self.budget) and _bits(quantized(z, 1.0)) > self.budget:
+            basis = basis.scaled(2)
+            z = x @ self._analysis(basis, x.shape[1])
+        return basis, z
 
     def _fitting(self, x: Tensor, context: Context) -> Basis:
         """The basis that both ends have, the same with smaller steps, or a new one."""

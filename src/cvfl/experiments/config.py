@@ -40,8 +40,8 @@ class RunConfig(Section):
     batch_size: int = Field(default=64, ge=1)
     local_iterations: int = Field(default=10, ge=1)
     algorithm: Literal[1, 2] = 1
-    compressor: str = "lattice:bits=3"
-    server_compressor: str = "scalar:bits=8"
+    compressor: str = "auto"
+    server_compressor: str = "auto"
     gradient_compressor: str | None = None
     partial_compressor: str | None = None
     folding: bool | None = None

@@ -62,7 +62,8 @@ class Codec:
         self._samples = samples
         self._now = self._of(Context(seed, 0, m, part))
         self._lock = threading.RLock()
-        self._last: tuple[int, bytes, Tensor] | None = None
+        # Two rounds: a sender may measure its next packet while other roles of its process still decode this one.
+        self._decoded: dict[tuple[int, bytes], Tensor] = {}
         self._open: tuple[int, bytes, tuple[int, ...], torch.dtype] | None = None
 
     def _of(self, context: Context) -> Context:
@@ -91,16 +92,17 @@ class Codec:
         """The tensor that every receiver of this packet uses; callers must not change it."""
         same = bytes(data)  # compared at once; a memoryview would be compared byte by byte
         with self._lock:
-            if self._last is None or self._last[:2] != (t0, same):
+            if (t0, same) not in self._decoded:
                 self._settle(t0)
                 try:
-                    self._last = (t0, same, self._decoded(data, t0, shape, dtype))
+                    h = self._opened(data, t0, shape, dtype)
                 except DecodeError as error:
                     raise DecodeError(f"{self.name}, round {t0}: {error}") from None
+                self._decoded = dict([*self._decoded.items()][-1:]) | {(t0, same): h}
                 self._open = (t0, same, shape, dtype)
-            return self._last[2]
+            return self._decoded[t0, same]
 
-    def _decoded(self, data: Bytes, t0: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    def _opened(self, data: Bytes, t0: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         packet = decode_packet(data, shape)
         # Checked before anything of this shape is allocated.
         if packet.shape != shape or packet.dtype != dtype:
@@ -140,7 +142,7 @@ class Codec:
     def load_state_dict(self, state: State) -> None:
         """Restore the compressor; nothing is open."""
         with self._lock:
-            self._last = self._open = None
+            self._decoded, self._open = {}, None
             self.compressor.load_state_dict(state)
 
 
