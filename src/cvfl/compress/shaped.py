@@ -45,8 +45,8 @@ from cvfl.theory import ErrorBound
 MOST = 64
 """Largest number of components that are sent of a row."""
 _MEMORY = 0.8  # of the gradients of earlier rounds in G
-_CURIOSITY = 1.0  # how much all directions together count beside those in which the loss has a gradient
-_SMALL = 0.01  # of the largest variance: a component with less is left out
+_CURIOSITY = 0.3  # how much all directions together count beside those in which the loss has a gradient
+_SMALL = 0.01  # of the largest variance: a component with less is left out; half of that after two epochs, and so on
 _COARSEST = 2.0  # times the root mean square of a component: no step is larger
 
 
@@ -181,7 +181,7 @@ class Shaped(Compressor):
             return self.basis
         whole = x if context.whole is None else _rows(context.whole)
         if self.age >= self.next:
-            return self._new(whole)
+            return self._new(whole, self.age * len(x) / max(1, context.total))
         aim, noise = self.tolerance * self.loss, self._noise(self.basis)
         if not self.basis.cells or noise <= 2 * aim:
             return self.basis
@@ -192,14 +192,15 @@ class Shaped(Compressor):
         rows = basis.rows
         return float((rows @ self.fisher * rows).sum()) / 24 if self.fisher is not None and len(rows) else 0.0
 
-    def _new(self, whole: Tensor) -> Basis:
-        """The basis for these rows and this G."""
+    def _new(self, whole: Tensor, epochs: float) -> Basis:
+        """The basis for these rows and this G; what few components could not say is added in later epochs."""
         assert self.fisher is not None
         everywhere = _CURIOSITY * self.fisher.trace() / len(self.fisher)
         values, vectors = torch.linalg.eigh(self.fisher)
         y = whole @ (vectors * (values.clamp_min(0) + everywhere).sqrt())
         variance, W = torch.linalg.eigh(y.t() @ y / len(y))
-        count = min(MOST, int((variance > _SMALL * float(variance[-1])).sum()))
+        small = _SMALL / (1 + epochs / 2) * float(variance[-1])
+        count = min(MOST, int((variance > small).sum()))
         if count == 0:
             return self.basis
         z, spread = y @ W[:, -count:], variance[-count:]
