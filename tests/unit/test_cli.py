@@ -137,7 +137,7 @@ def test_demo_shows_the_table_the_plot_and_writes_a_report(tmp_path: Path) -> No
     assert len(list((tmp_path / "demo").glob("*/summary.json"))) == 4
 
 
-@pytest.mark.parametrize("command", [["demo"], ["train"], ["theory"], ["bench", "codec"], ["bench", "round"]])
+@pytest.mark.parametrize("command", [["demo"], ["train"], ["plan"], ["theory"], ["bench", "codec"], ["bench", "round"]])
 def test_every_command_has_an_example(command: list[str]) -> None:
     code, output = call(*command, "--help")
     assert code == 0

@@ -15,7 +15,9 @@ from cvfl.theory import (
     algorithm2_traffic,
     authors_cost,
     authors_imagenet_cost,
+    computing,
     latency,
+    transfer,
 )
 
 counts = st.integers(1, 50)
@@ -112,3 +114,13 @@ def test_nonsense_is_refused():
     ):
         with pytest.raises(ConfigError, match="must"):
             call()
+
+
+def test_a_round_waits_for_the_slowest_role_and_for_every_byte():
+    assert computing(0.5, 2.0, [1.0, 3.0]) == 3.5
+    assert computing(0.5, 4.0, [1.0, 3.0]) == 4.5
+    assert transfer(Traffic(1000, 3000), 32_000) == 1.0
+    with pytest.raises(ConfigError, match="bandwidth must be a finite number above 0"):
+        transfer(Traffic(1, 1), 0)
+    with pytest.raises(ConfigError, match="parties must be"):
+        computing(0, 0, [-1.0])

@@ -11,6 +11,7 @@ from cvfl.cli.data import data
 from cvfl.cli.demo import demo
 from cvfl.cli.init import init
 from cvfl.cli.nvflare_job import nvflare_job, nvflare_site
+from cvfl.cli.plan import plan
 from cvfl.cli.reproduce import report, reproduce
 from cvfl.cli.roles import party, server
 from cvfl.cli.theory import theory
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(init)
+app.command()(plan)
 app.command()(train)
 app.command()(align)
 app.command()(server)

@@ -45,8 +45,9 @@ from cvfl.theory import ErrorBound
 MOST = 64
 """Largest number of components that are sent of a row."""
 _MEMORY = 0.8  # of the gradients of earlier rounds in G
-_CURIOSITY = 0.3  # how much all directions together count beside those in which the loss has a gradient
-_SMALL = 0.01  # of the largest variance: a component with less is left out; half of that after two epochs, and so on
+_CURIOSITY = 1.0  # how much all directions together count beside those in which the loss has a gradient
+_SMALL = 0.01  # of the largest variance: a component with less is left out, after _WHILE epochs one with half of that
+_WHILE = 4
 _COARSEST = 2.0  # times the root mean square of a component: no step is larger
 
 
@@ -199,7 +200,7 @@ class Shaped(Compressor):
         values, vectors = torch.linalg.eigh(self.fisher)
         y = whole @ (vectors * (values.clamp_min(0) + everywhere).sqrt())
         variance, W = torch.linalg.eigh(y.t() @ y / len(y))
-        small = _SMALL / (1 + epochs / 2) * float(variance[-1])
+        small = _SMALL / (1 + (epochs / _WHILE) ** 2) * float(variance[-1])
         count = min(MOST, int((variance > small).sum()))
         if count == 0:
             return self.basis

@@ -124,7 +124,12 @@ def check_tables(config: RunConfig) -> None:
 
 
 def load_config(path: Path, changes: Sequence[str] = ()) -> RunConfig:
-    """Read a TOML file and apply ``key=value`` changes, such as ``data.parties=2``."""
+    """The configuration in a TOML file, with ``key=value`` changes, such as ``data.parties=2``."""
+    return _found_from(path.parent, parse_config(read_values(path, changes), str(path)))
+
+
+def read_values(path: Path, changes: Sequence[str] = ()) -> dict[str, Any]:
+    """The keys of a TOML file as they stand there, with ``key=value`` changes; not checked yet."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -133,7 +138,7 @@ def load_config(path: Path, changes: Sequence[str] = ()) -> RunConfig:
         raise ConfigError(f"{path}: {error}") from None
     for change in changes:
         _apply(values, change)
-    return _found_from(path.parent, parse_config(values, str(path)))
+    return values
 
 
 def _found_from(folder: Path, config: RunConfig) -> RunConfig:

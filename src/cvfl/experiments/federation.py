@@ -173,13 +173,20 @@ def _plan(config: RunConfig, facts: Facts, loss: Loss, dtype: torch.dtype, sum_w
     )
 
 
-def make_federation(recipe: Recipe, data: VerticalData) -> Federation:
-    """All roles in this process, sharing codecs so that each packet is decoded once."""
+def make_federation(recipe: Recipe, data: VerticalData, apart: bool = False) -> Federation:
+    """All roles in this process, sharing codecs so that each packet is decoded once.
+
+    With `apart` each role decodes for itself, as on a machine of its own; the bits are the same.
+    """
     codecs, device = recipe.codecs(), recipe.plan.device
     labels = Labels(*(y.to(device) for y in (data.train_labels, data.test_labels, data.validation_labels)))
     shared = labels.train if recipe.plan.algorithm == 1 else None
     parties = tuple(
-        recipe.party(m, Holding(name, *held(data, m - 1, device), shared, data.augment), codecs)
+        recipe.party(
+            m,
+            Holding(name, *held(data, m - 1, device), shared, data.augment),
+            recipe.codecs() if apart else codecs,
+        )
         for m, name in enumerate(data.names, start=1)
     )
     return Federation(recipe, codecs, recipe.server(labels, codecs), parties)

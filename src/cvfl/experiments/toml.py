@@ -47,8 +47,9 @@ def _inline(value: Any) -> str:
             return f"{{ {', '.join(_pairs(value))} }}" if value else "{}"
         case list() | tuple():
             return f"[{', '.join(map(_inline, value))}]"
-    return json.dumps(value, ensure_ascii=False)  # of what a configuration holds, JSON's spelling is TOML's
+    # Of what a configuration holds, JSON's spelling is TOML's, but for one character that TOML wants escaped.
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("\x7f", "\\u007f")
 
 
 def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _inline(key)

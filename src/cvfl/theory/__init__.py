@@ -52,7 +52,9 @@ from cvfl.theory.cost import (
     algorithm2_traffic,
     authors_cost,
     authors_imagenet_cost,
+    computing,
     latency,
+    transfer,
 )
 from cvfl.theory.overview import CompressorRow, RateRow, Setting, compressor_rows, rate_rows
 
@@ -76,6 +78,7 @@ __all__ = [
     "bits_for_error",
     "bits_for_rate",
     "compressor_rows",
+    "computing",
     "deadzone_error",
     "diminished",
     "extra_bits",
@@ -106,6 +109,7 @@ __all__ = [
     "theorem2",
     "topk_count",
     "topk_error",
+    "transfer",
     "volume_for_error",
     "volume_for_rate",
 ]

@@ -73,6 +73,17 @@ def latency(R: int, Q: int, compute: float, round_trip: float) -> float:
     return count("R", R) * (count("Q", Q) * non_negative("compute", compute) + non_negative("round_trip", round_trip))
 
 
+def computing(relay: float, train: float, parties: Sequence[float]) -> float:
+    """Time of a round's computing with a machine a role: the server relays, then trains beside the slowest party."""
+    beside = [non_negative("train", train), *(non_negative("parties", value) for value in parties)]
+    return non_negative("relay", relay) + max(beside)
+
+
+def transfer(sent: Traffic, bandwidth: float) -> float:
+    """Seconds that bytes need on the server's link of `bandwidth` bits a second each way, up and down in turn."""
+    return 8 * non_negative("sent", sent.total) / positive("bandwidth", bandwidth)
+
+
 def _embeddings(B: int, P: Sequence[int]) -> int:
     """Components of all embeddings of a batch: B sum P_m."""
     if not P:

@@ -1,0 +1,157 @@
+"""`cvfl plan`: which compressor and how many local iterations suit a federation and its network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from cvfl.cli.align import alignment_line
+from cvfl.cli.display import MB, StepDisplay
+from cvfl.cli.errors import one_line
+from cvfl.errors import ConfigError
+from cvfl.experiments.candidates import CANDIDATES, LOCAL_ITERATIONS, NONE, candidate, fixed_Q
+from cvfl.experiments.config import RunConfig, load_config
+from cvfl.experiments.forecast import Forecast, Network
+from cvfl.experiments.loading import load_data
+from cvfl.experiments.planned import write_planned
+from cvfl.experiments.planning import Planned, Row, plan_run
+from cvfl.experiments.trials import Effort, OnWork
+
+
+def plan(
+    config: Annotated[Path, typer.Argument(help="Configuration file (TOML), as `cvfl train` takes it.")],
+    bandwidth: Annotated[
+        float, typer.Option(min=0.001, metavar="MBIT/S", help="Of the server's link, each way.")
+    ] = 100.0,
+    latency: Annotated[float, typer.Option(min=0, metavar="MS", help="Of a message, one way.")] = 20.0,
+    tolerance: Annotated[
+        float, typer.Option(min=0, max=0.5, help="How far a candidate may be behind no compression, as a share.")
+    ] = 0.01,
+    out: Annotated[Path | None, typer.Option(help="Write the recommended configuration to this file.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key; repeat for more.")
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Length of the calibration at the configured Q.")] = 3,
+    seconds: Annotated[
+        float | None, typer.Option(min=0, metavar="S", help="About the most that all of the calibration takes.")
+    ] = None,
+    compressor: Annotated[
+        list[str] | None, typer.Option(metavar="SPEC", help="Try this instead of the usual ones; repeat for more.")
+    ] = None,
+    local: Annotated[
+        list[int] | None,
+        typer.Option(min=1, metavar="Q", help="Try this Q; repeat for more.", show_default="1, 5, 10, 25"),
+    ] = None,
+) -> None:
+    """Recommend compressor and local iterations (Q) for your network, with the bytes and the time to expect.
+
+    Candidates are tried for a few epochs on the real data, in this process. The first to learn as much as none wins.
+
+    docs/plan.md says how, and what a short trial cannot know.
+
+    Example: cvfl plan examples/digits.toml --bandwidth 20 --latency 30 --tolerance 0.01 --out planned.toml
+    """
+    console = Console(highlight=False, markup=False)
+    with one_line():
+        if out and out.exists() and not force:
+            raise ConfigError(f"{out} exists already; choose another name or use --force")
+        settings = load_config(config, change or [])
+        candidates = [candidate(spec) for spec in compressor or []] or CANDIDATES
+        network = Network(bandwidth * 1e6, latency / 1e3)
+        with StepDisplay(console) as steps:
+            loaded = load_data(settings, steps)
+            effort, tried = Effort(epochs, seconds), local or LOCAL_ITERATIONS
+            on_work: OnWork = lambda done, total: steps("trying candidates", done, total)  # noqa: E731
+            planned = plan_run(settings, loaded.data, network, tolerance, effort, candidates, tried, on_work=on_work)
+        if loaded.aligned:
+            console.print(alignment_line(loaded.aligned))
+        for line in (plan_table(planned, tolerance), *_notes(planned, settings)):
+            console.print(line)
+        if not planned.complete:
+            console.print(f"stopped; the best of {len(planned.rows)} tried: {_advice(planned)}")
+            raise typer.Exit(130)
+        console.print(f"recommended: {_advice(planned)}")
+        if out:
+            comment = f"By cvfl plan for {bandwidth:g} Mbit/s and {latency:g} ms: {_advice(planned)}"
+            write_planned(config, change or [], planned.best.keys, out, comment)
+            console.print(f"{out}: the configuration\nnext: cvfl train {out}")
+
+
+def plan_table(planned: Planned, tolerance: float) -> Table:
+    """A row a setting, by Q; the recommended one in bold."""
+    table = Table(
+        padding=(0, 1, 0, 0),
+        caption=f"predicted: MB without evaluation, seconds with it; ok: at most {tolerance:.4g} behind none",
+    )
+    table.add_column("compressor", no_wrap=True)
+    heads = ["Q", "rounds", "MB", "seconds", "compute/\ntransfer/\nlatency", "learnt\nvs none"]
+    for head in (*heads, *([f"{planned.metric}\nvs none"] if planned.metric else []), "ok"):
+        table.add_column(head, justify="right", no_wrap=True)
+    rows = sorted(planned.rows, key=lambda row: row.setting.Q)
+    for row, after in zip(rows, [*rows[1:], None], strict=True):
+        table.add_row(
+            *_cells(row, bool(planned.metric)),
+            style="bold" if row is planned.best else "",
+            end_section=after is not None and after.setting.Q != row.setting.Q,
+        )
+    return table
+
+
+def _cells(row: Row, with_gap: bool) -> list[str]:
+    cost, figures = row.forecast, ["-"] * 4
+    if cost:
+        parts = "/".join(map(_number, (cost.compute, cost.transfer, cost.latency)))
+        figures = [f"{cost.rounds:,}", _number(cost.sent.total / MB), _number(cost.seconds), parts]
+    gap = ["-" if row.gap is None else f"{row.gap:+.3f}"] if with_gap else []
+    learnt = "-" if row.learnt is None else f"{row.learnt:.1%}"
+    return [row.setting.candidate.name, str(row.setting.Q), *figures, learnt, *gap, "no" if row.objection else "yes"]
+
+
+def _number(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:,.0f}"
+
+
+def _advice(planned: Planned) -> str:
+    """The recommendation in one sentence."""
+    row, base = planned.best, planned.reference
+    assert row.forecast is not None  # the best one has a forecast, and so has the reference
+    assert base.forecast is not None
+    if row is base:
+        return f"none with Q = {row.setting.Q} for {_length(row)}, {_cost(row.forecast)}; nothing that is ok is faster"
+    return (
+        f"{row.setting.candidate.name} with Q = {row.setting.Q} for {_length(row)}, {_cost(row.forecast)}; without "
+        f"compression and with Q = {base.setting.Q} for {_length(base)} it would be {_cost(base.forecast)}"
+    )
+
+
+def _length(row: Row) -> str:
+    (count, unit), *_ = ((value, key) for key, value in row.keys.items() if key in ("epochs", "rounds"))
+    return f"{count:,} {unit}"
+
+
+def _cost(cost: Forecast) -> str:
+    return f"{_number(cost.sent.total / MB)} MB and {_number(cost.seconds)} s"
+
+
+def _notes(planned: Planned, config: RunConfig) -> Iterator[str]:
+    """What the table does not say."""
+    yield f"tried for {planned.calibrated} rounds at Q = {config.local_iterations}, and for no fewer steps at another Q"
+    if why := fixed_Q(config):
+        yield f"Q stays {config.local_iterations}: {why}"
+    if own := [name for name, party in config.party.items() if party.compressor]:
+        yield f"one compressor for all: the one of party.{own[0]} is not kept"
+    without = {row.setting.Q for row in planned.rows if row.forecast is None and row.setting.candidate == NONE}
+    for Q in sorted({setting.Q for setting in planned.skipped} - without):
+        yield f"Q = {Q}: slower even if bytes took no time, so no compressor was tried"
+    for row in planned.rows:
+        if row.error:
+            yield f"{row.setting.candidate.name}, Q = {row.setting.Q}: {row.error}"
+        elif row.setting.Q in without:
+            yield f"Q = {row.setting.Q}: does not learn as much as Q = {config.local_iterations} while it is tried"
