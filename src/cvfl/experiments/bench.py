@@ -148,11 +148,11 @@ def bench_round(shape: RoundShape, compressor: str = "lattice:bits=2", repeats: 
         theirs.append(min(loop.round() for loop in bare.values()))
     reports.close()  # type: ignore[attr-defined]
     round_ms, bare_ms = 1e3 * statistics.median(ours), 1e3 * statistics.median(theirs)
-    share = _codec_share(_federation(shape, compressor, 10_000))
+    share = _codec_share(_federation(shape, compressor, 10_000, apart=True))
     return RoundSpeed(shape.name, round_ms, bare_ms, round_ms / bare_ms, share)
 
 
-def _federation(shape: RoundShape, compressor: str, count: int) -> Federation:
+def _federation(shape: RoundShape, compressor: str, count: int, apart: bool = False) -> Federation:
     x = torch.from_numpy(stream(1, "bench").uniform(shape.M * shape.batch * math.prod(shape.row))).float() * 2 - 1
     tables = tuple(x.reshape(shape.M, shape.batch, *shape.row).contiguous())
     labels = (tables[0].reshape(shape.batch, -1).sum(1) > 0).float()
@@ -165,18 +165,20 @@ def _federation(shape: RoundShape, compressor: str, count: int) -> Federation:
         loss=Loss.BINARY,
     )
     widths = (shape.width,) * shape.M
-    plan = Plan(1, count, shape.Q, shape.batch, shape.batch, 0, widths, Loss.BINARY, StepSize(0.01))
+    folded = int(compressor == "auto")  # to one number a row, as the server model has one output
+    plan = Plan(1, count, shape.Q, shape.batch, shape.batch, 0, widths, Loss.BINARY, StepSize(0.01), sum_width=folded)
+    replies = "auto" if folded else "identity"
     recipe = Recipe(
         plan=plan,
         names=data.names,
         models=(shape.make,) * shape.M,
         server_model=lambda: Concat(nn.Linear(sum(widths), 1)),
         compressors=(lambda: build(compressor),) * shape.M,
-        server_compressor=lambda: build("identity"),
+        server_compressor=lambda: build(replies, "model"),
         gradient_compressor=lambda: build("identity"),
-        partial_compressor=lambda: build("identity"),
+        partial_compressor=lambda: build(replies, "partial"),
     )
-    return make_federation(recipe, data)
+    return make_federation(recipe, data, apart)
 
 
 class _Bare:
@@ -232,7 +234,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def _codec_share(federation: Federation, repeats: int = 6) -> float:
-    """Time inside encode and decode over the time of the rounds, all roles on one thread."""
+    """Time inside encode and decode over the time of the rounds, all roles on one thread, each decoding for itself."""
     spent = 0.0
 
     def timed(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -246,12 +248,15 @@ def _codec_share(federation: Federation, repeats: int = 6) -> float:
 
         return wrapper
 
-    codecs = federation.codecs
-    for codec in (*codecs.embeddings.values(), *codecs.replies.values()):
+    server, parties = federation.server, federation.parties
+    codecs = [*server.codecs.values(), *server.reply_codecs.values()]
+    codecs += [codec for party in parties for codec in (*party.codecs.values(), party.reply_codec)]
+    models = {id(model): model for model in server.model_codecs.values()}
+    for codec in codecs:
         setattr(codec, "encode", timed(codec.encode))  # noqa: B010
         setattr(codec, "decode", timed(codec.decode))  # noqa: B010
         setattr(codec, "observe", timed(codec.observe))  # noqa: B010
-    for model in {id(model): model for model in codecs.models.values()}.values():
+    for model in (*models.values(), *(party.model_codec for party in parties)):
         setattr(model, "encode", timed(model.encode))  # noqa: B010
         setattr(model, "decode_into", timed(model.decode_into))  # noqa: B010
     reports = rounds(federation.server, federation.parties, Meter(), workers=1)
