@@ -26,7 +26,7 @@ from cvfl.errors import ConfigError, suggest
 AUTO = {
     "embedding": "feedback(entropy(shaped))",
     "model": "feedback(entropy(deadzone:step=0.25))",
-    "partial": "feedback(entropy(shaped:tolerance=0.05))",
+    "partial": "feedback(entropy(shaped:tolerance=0.15))",
     "gradient": "entropy(deadzone:step=0.5)",
 }
 """What `auto` stands for: the composition that was measured best for each kind of message."""

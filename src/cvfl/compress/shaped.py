@@ -93,7 +93,7 @@ class Shaped(Compressor):
 
     learns = True
 
-    def __init__(self, tolerance: float = 0.02, budget: float = math.inf) -> None:
+    def __init__(self, tolerance: float = 0.01, budget: float = math.inf) -> None:
         if not 1e-6 <= tolerance <= 1:
             raise ConfigError(f"tolerance is a share of the loss from 1e-6 to 1, not {tolerance}")
         if not budget > 0:
