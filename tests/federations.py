@@ -63,6 +63,13 @@ def federation(table: VerticalData | None = None, **changes: Any) -> Federation:
     return make_federation(make_recipe(config(**changes), table), table)
 
 
+def apart(fed: Federation) -> Federation:
+    """The same roles, each with codecs of its own, as on machines of their own."""
+    recipe, server = fed.recipe, fed.server
+    parties = tuple(recipe.party(party.m, party.holding, recipe.codecs()) for party in fed.parties)
+    return Federation(recipe, fed.codecs, recipe.server(server.labels, recipe.codecs()), parties)
+
+
 def run(fed: Federation, workers: int | None = 1) -> Meter:
     """Run to the end."""
     meter = Meter()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +18,7 @@ from cvfl.wire import (
     Broadcast,
     Embedding,
     Evaluation,
+    Folded,
     Gradient,
     Message,
     decode,
@@ -35,23 +38,63 @@ SPECS = [
     "topk:bits=8",
     "topk:bits=2,by=entry",
     "schedule(lattice:bits=1)",
+    "deadzone:step=0.25",
+]
+LEARNING = [
+    "entropy(identity)",
+    "entropy(scalar:bits=2)",
+    "entropy(lattice:bits=3,low=-1,high=1)",
+    "entropy(topk:bits=4,by=entry)",
+    "entropy(deadzone)",
+    "shaped",
+    "entropy(shaped)",
+    "feedback(entropy(shaped))",
+    "feedback(entropy(deadzone))",
+    "feedback(scalar:bits=2)",
 ]
 SHAPES = [(), (0, 4), (1, 1), (3, 5), (6, 8), (2, 3, 4), (2, 600), (40, 40)]
 COMPRESSORS = [build(spec) for spec in SPECS]
+DTYPES = [torch.float32, torch.float64]
+CONTEXT = Context(seed=1, t0=2, m=3)
+MIB = 1 << 20
 
 
 def packets() -> list[bytes]:
     """A packet of every compressor for every shape, in float32 and float64."""
     found = []
-    context = Context(seed=1, t0=2, m=3)
     for shape in SHAPES:
         random = torch.Generator().manual_seed(len(found))
         h = torch.rand(shape, generator=random) * 2 - 1
         for compressor in COMPRESSORS:
-            found += [
-                encode_packet(compressor.compress(h.to(dtype), context)) for dtype in (torch.float32, torch.float64)
-            ]
+            found += [encode_packet(compressor.compress(h.to(dtype), CONTEXT)) for dtype in DTYPES]
     return found
+
+
+class Case(NamedTuple):
+    """A receiver after two rounds, and the packet of the third, of this shape and dtype."""
+
+    receiver: Compressor
+    data: bytes
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def cases() -> list[Case]:
+    """What both ends of each compressor that learns have come to, for every shape."""
+    return [conversation(spec, shape, dtype) for spec in LEARNING for shape in SHAPES for dtype in DTYPES]
+
+
+def conversation(spec: str, shape: tuple[int, ...], dtype: torch.dtype) -> Case:
+    """Two rounds between two ends; in the second a gradient has made a basis, if there is to be one."""
+    sender, receiver = build(spec), build(spec)
+    for seed in range(2):
+        h = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).clamp(-1, 1).to(dtype)
+        packet = decode_packet(encode_packet(sender.compress(h, CONTEXT)), shape)
+        decoded = receiver.decompress(packet, CONTEXT)
+        for end in (sender, receiver):
+            end.settle(packet, decoded, CONTEXT)
+        sender.observe(h.cos(), 0.5)
+    return Case(receiver, encode_packet(sender.compress(h * 0.9, CONTEXT)), shape, dtype)
 
 
 def frames() -> list[bytes]:
@@ -65,8 +108,9 @@ def frames() -> list[bytes]:
             Evaluation(2, 3, packet),
             Gradient(2, packet),
             Broadcast(2, (packet, every[(i * 5) % len(every)]), others),
+            Folded(2, packet, (every[(i * 5) % len(every)], every[(i * 3) % len(every)])),
         ]
-        found.append(encode(messages[i % 4]))
+        found.append(encode(messages[i % 5]))
     return found
 
 
@@ -114,21 +158,23 @@ def mutated(frame: bytes, other: bytes, draw: Iterator[int]) -> bytes:
     return sealed(fixed) if how > 0 else bytes(fixed)
 
 
-def received(frame: bytes, compressor: Compressor) -> list[torch.Tensor]:
+def received(frame: bytes, compressor: Compressor, shape: tuple[int, ...] | None = None) -> list[torch.Tensor]:
     """Everything in a frame, decompressed."""
     match decode(frame):
         case Embedding(_, _, packet) | Evaluation(_, _, packet) | Gradient(_, packet):
-            return [opened(packet, compressor)]
+            return [opened(packet, compressor, shape)]
         case Broadcast(_, model, others):
-            return [opened(packet, compressor) for packet in (*model, *(packet for _, packet in others))]
+            return [opened(packet, compressor, shape) for packet in (*model, *(packet for _, packet in others))]
+        case Folded(_, partial, pieces):
+            return [opened(packet, compressor, shape) for packet in (partial, *pieces)]
 
 
 def opened(data: bytes | memoryview, compressor: Compressor, shape: tuple[int, ...] | None = None) -> torch.Tensor:
     """The tensor in a packet, which must have this shape if one is expected."""
-    packet = decode_packet(data)
+    packet = decode_packet(data, shape or ())
     if shape is not None and packet.shape != shape:
         raise DecodeError(f"shape {packet.shape}, expected {shape}")
-    return compressor.decompress(packet, Context(seed=1, t0=2, m=3))
+    return compressor.decompress(packet, CONTEXT)
 
 
 def endless(seed: int, block: int = 1 << 16) -> Iterator[int]:
@@ -136,3 +182,25 @@ def endless(seed: int, block: int = 1 << 16) -> Iterator[int]:
     random = np.random.default_rng(seed)
     while True:
         yield from random.integers(0, 2**31, block).tolist()
+
+
+def outcome(action: Callable[..., Any], *arguments: object) -> Any:
+    """The value, or the DecodeError; anything else that is raised fails the test."""
+    try:
+        return action(*arguments)
+    except DecodeError as error:
+        return error
+
+
+def peak(action: Callable[..., Any], *arguments: object) -> int:
+    """Bytes that Python and NumPy held at most at one time, above what they held before."""
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        kept = outcome(action, *arguments)
+        most = tracemalloc.get_traced_memory()[1] - before
+        del kept
+        return most
+    finally:
+        tracemalloc.stop()

@@ -34,6 +34,9 @@ def settings(**changes: Any) -> RunConfig:
     return parse_config(values | changes)
 
 
+EPOCHS: dict[str, Any] = {"batch_size": 64, "rounds": 8}
+"""Every sample comes two or three times."""
+AUTO = EPOCHS | {"compressor": "auto", "server_compressor": "auto"}
 NAMED: dict[str, dict[str, Any]] = {
     "identity": {"compressor": "identity", "server_compressor": "identity"},
     "scalar": {"compressor": "scalar:bits=3"},
@@ -70,6 +73,33 @@ NAMED: dict[str, dict[str, Any]] = {
     "nothing held out": {"data": {"name": "wine", "parties": 2, "test_share": 0.0}},
     "one party": {"data": {"name": "wine", "parties": 1}},
     "squared loss": {"data": {"name": "diabetes", "parties": 3}, "batch_size": 100},
+    "feedback": EPOCHS
+    | {
+        "data": {"name": "wine", "parties": 3},
+        "compressor": "feedback(scalar:bits=2)",
+        "server_compressor": "feedback(topk:bits=8)",
+        "evaluate_every": 3,
+    },
+    "feedback, algorithm 2": EPOCHS
+    | {
+        "algorithm": 2,
+        "local_iterations": 1,
+        "compressor": "feedback(topk:bits=4,by=entry)",
+        "gradient_compressor": "auto",
+    },
+    "folding": {"folding": True, "compressor": "lattice:bits=3", "data": {"name": "wine", "parties": 3}},
+    "auto": AUTO | {"data": {"name": "wine", "parties": 3}},
+    "auto, sum": AUTO | {"server_model": {"name": "sum", "hidden": [5]}, "precision": "float64"},
+    "auto, attention": AUTO | {"server_model": {"name": "attention", "hidden": [4]}},
+    "auto, algorithm 2": AUTO | {"algorithm": 2, "local_iterations": 1},
+    "auto, one party": AUTO | {"data": {"name": "wine", "parties": 1, "test_share": 0.0}},
+    "each its own": AUTO
+    | {
+        "compressor": "feedback(entropy(lattice:bits=3))",
+        "partial_compressor": "feedback(scalar:bits=4)",
+        "party": {"hospital": {"compressor": "topk:bits=8"}, "bank": {"compressor": "auto", "model": {"width": 3}}},
+        "data": {"name": "wine", "parties": 3},
+    },
 }
 
 

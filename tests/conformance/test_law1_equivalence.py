@@ -32,11 +32,14 @@ def centralised(loss: Loss, M: int, rule: str = "sgd", **changes: object) -> lis
     return [value.detach() for value in everything.parameters()]
 
 
-@pytest.mark.parametrize("algorithm", [1, 2])
+METHODS = pytest.mark.parametrize("method", [{"algorithm": 1}, {"folding": True}, {"algorithm": 2}])
+
+
+@METHODS
 @pytest.mark.parametrize("M", [1, 2, 3])
 @pytest.mark.parametrize("loss", list(Loss))
-def test_federated_equals_centralised(loss: Loss, M: int, algorithm: int) -> None:
-    fed = federation(data(loss, M), algorithm=algorithm)
+def test_federated_equals_centralised(loss: Loss, M: int, method: dict[str, object]) -> None:
+    fed = federation(data(loss, M), **method)
     before = parameters(fed)
     run(fed)
     for ours, theirs, start in zip(parameters(fed), centralised(loss, M), before, strict=True):
@@ -44,14 +47,14 @@ def test_federated_equals_centralised(loss: Loss, M: int, algorithm: int) -> Non
         assert not torch.equal(ours, start)
 
 
-@pytest.mark.parametrize("algorithm", [1, 2])
-def test_equivalence_holds_for_adam_and_a_deep_server_model(algorithm: int) -> None:
+@METHODS
+def test_equivalence_holds_for_adam_and_a_deep_server_model(method: dict[str, object]) -> None:
     changes = {
         "optimizer": {"name": "adam"},
         "step_size": {"eta": 0.01},
         "server_model": {"name": "mlp", "hidden": [7, 5]},
     }
-    fed = federation(data(Loss.MULTICLASS), algorithm=algorithm, **changes)
+    fed = federation(data(Loss.MULTICLASS), **method, **changes)
     run(fed)
     expected = centralised(Loss.MULTICLASS, 3, "adam", **changes)
     for ours, theirs in zip(parameters(fed), expected, strict=True):
@@ -66,7 +69,8 @@ def test_local_iterations_leave_the_centralised_path() -> None:
     assert max(float((ours - theirs).abs().max()) for ours, theirs in pairs) > 1e-3
 
 
-def test_q_steps_are_those_of_a_hand_written_loop() -> None:
+@pytest.mark.parametrize("folding", [False, True])
+def test_q_steps_are_those_of_a_hand_written_loop(folding: bool) -> None:
     """Algorithm 1 with Q = 3, written out with plain tensors."""
     table, Q = data(Loss.MULTICLASS, 2), 3
     cfg = config(local_iterations=Q, rounds=5)
@@ -88,7 +92,7 @@ def test_q_steps_are_those_of_a_hand_written_loop() -> None:
                 phi[m] = model(table.train[m][rows])
                 _descend(model, recipe.plan.loss(head(phi), y), cfg.step_size.eta)
         head.load_state_dict(trained)
-    fed = federation(table, local_iterations=Q, rounds=5)
+    fed = federation(table, local_iterations=Q, rounds=5, folding=folding)
     run(fed)
     expected = [value for model in (head, *models) for value in model.parameters()]
     for ours, theirs in zip(parameters(fed), expected, strict=True):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conformance.cases import NAMED, settings, table_settings, write_config, write_tables
+from conformance.cases import AUTO, NAMED, settings, table_settings, write_config, write_tables
 from conformance.loop import Loop
 from conformance.outcome import Outcome, in_process, same
 from conformance.threads import threads
@@ -23,6 +23,7 @@ TABLES: dict[str, dict[str, Any]] = {
     "private, validation": {"data": {"validation_share": 0.2}, "compressor": "topk:bits=8"},
     "private, stratified": {"data": {"stratify": True, "validation_share": 0.2, "test_share": 0.2}},
     "private, algorithm 2": {"algorithm": 2, "local_iterations": 1},
+    "private, auto": AUTO | {"data": {"validation_share": 0.2}, "batch_size": 16},
     "embedded categories": {"data": {"prepare": {"categories": "embedding", "rare": 0.0}}},
     "aligned": {"data": {"alignment": "aligned", "validation_share": 0.2}},
     "aligned, stratified": {"data": {"alignment": "aligned", "stratify": True}},
@@ -39,7 +40,9 @@ def test_named_data(case: str, tmp_path: Path) -> None:
     same(Loop(config, tmp_path / "other order", random.Random(1)).run(), expected)
 
 
-@pytest.mark.parametrize("case", ["lattice", "topk", "algorithm 2, top-k, adam", "batch norm and dropout"])
+@pytest.mark.parametrize(
+    "case", ["lattice", "topk", "algorithm 2, top-k, adam", "batch norm and dropout", "feedback", "auto"]
+)
 def test_named_data_by_grpc(case: str, tmp_path: Path) -> None:
     config = settings(**NAMED[case])
     with threads(config, tmp_path) as federation:
@@ -70,7 +73,7 @@ def test_own_tables_by_grpc(case: str, tmp_path: Path) -> None:
 
 def test_the_command_that_starts_all_roles(tmp_path: Path) -> None:
     """Real processes: each opens the table of its own section only."""
-    config = own_tables(tmp_path, "private, validation")
+    config = own_tables(tmp_path, "private, auto")
     summary = train_grpc(write_config(tmp_path / "fed.toml", config), [], tmp_path / "run")
     expected = in_process(config)
     assert summary["parameters"] == expected.parameters

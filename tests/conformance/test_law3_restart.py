@@ -17,6 +17,8 @@ from cvfl.errors import CvflError
 Fault = Callable[[Loop], None]
 pytestmark = pytest.mark.usefixtures("tidy")
 SHORT: dict[str, Any] = {"rounds": 3, "every": 1}
+REPEATED: dict[str, Any] = {"data": {"name": "wine", "parties": 2}, "rounds": 5, "every": 2}
+"""Rounds of the second epoch lie between two checkpoints."""
 
 
 FAULTS: dict[str, Fault] = {
@@ -47,7 +49,7 @@ def test_a_fault_at_every_frame(who: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("who", FAULTS)
-@pytest.mark.parametrize("case", ["short", "tables", "aligned", "top-k", "nothing held out"])
+@pytest.mark.parametrize("case", ["short", "tables", "aligned", "top-k", "nothing held out", "feedback", "auto"])
 def test_a_fault_at_every_frame_of_every_kind_of_run(who: str, case: str, tmp_path: Path) -> None:
     write_tables(tmp_path, aligned=case == "aligned")
     config = {
@@ -56,6 +58,8 @@ def test_a_fault_at_every_frame_of_every_kind_of_run(who: str, case: str, tmp_pa
         "aligned": table_settings(tmp_path, {"alignment": "aligned"}, **SHORT),
         "top-k": settings(**NAMED["topk"], rounds=5, every=2),
         "nothing held out": settings(data={"name": "wine", "parties": 3, "test_share": 0.0}, **SHORT),
+        "feedback": settings(**NAMED["feedback"] | REPEATED),
+        "auto": settings(**NAMED["auto"] | REPEATED),
     }[case]
     expected, undisturbed = in_process(config), Loop(config, tmp_path / "undisturbed")
     same(undisturbed.run(), expected)
@@ -91,6 +95,11 @@ RESTLESS: dict[str, dict[str, Any]] = {
     "nothing held out": NAMED["nothing held out"],
     "schedule, a checkpoint a round": NAMED["schedule"] | {"every": 1},
     "a checkpoint never": {"every": 100},
+    "feedback": NAMED["feedback"] | {"every": 3},
+    "feedback, algorithm 2": NAMED["feedback, algorithm 2"] | {"every": 3},
+    "auto": NAMED["auto"] | {"every": 3},
+    "auto, attention, a checkpoint a round": NAMED["auto, attention"] | {"every": 1},
+    "each its own, a checkpoint never": NAMED["each its own"] | {"every": 100},
 }
 
 

@@ -9,7 +9,7 @@ import torch
 
 from cvfl.protocol import Loss
 from cvfl.runtime import Meter, inprocess
-from cvfl.wire import Broadcast, Embedding, Evaluation, Gradient, decode, decode_packet, encode, packed_size
+from cvfl.wire import Broadcast, Embedding, Evaluation, Folded, Gradient, decode, decode_packet, encode, packed_size
 from federations import data, federation, run
 
 FRAME, PACKET, ENTRY = 20, 17, 6  # frame header; packet of 2 dims and one plane; entry of a broadcast
@@ -29,14 +29,19 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return frames
 
 
-def test_the_meter_counts_exactly_the_frames_that_left(captured: list[bytes]) -> None:
-    meter = run(federation(compressor="topk:bits=8", server_compressor="scalar:bits=4", local_iterations=2))
+@pytest.mark.parametrize(
+    ("compressor", "server_compressor", "down"), [("topk:bits=8", "scalar:bits=4", Broadcast), ("auto", "auto", Folded)]
+)
+def test_the_meter_counts_exactly_the_frames_that_left(
+    compressor: str, server_compressor: str, down: type, captured: list[bytes]
+) -> None:
+    meter = run(federation(compressor=compressor, server_compressor=server_compressor, local_iterations=2))
     kinds = Counter[type]()
     for frame in captured:
         kinds[type(decode(frame))] += len(frame)
     total = meter.total()
     assert total.up == kinds[Embedding]
-    assert total.down == kinds[Broadcast]
+    assert total.down == kinds[down]
     assert total.evaluation == kinds[Evaluation]
     assert total.total == sum(len(frame) for frame in captured)
     for m, traffic in meter.parties.items():
@@ -63,15 +68,15 @@ def test_algorithm_2_sends_each_party_only_its_own_gradient(captured: list[bytes
     assert all(decode_packet(decode(f).packet).shape == (16, 4) for f in captured if isinstance(decode(f), Gradient))
 
 
-@pytest.mark.parametrize("algorithm", [1, 2])
-def test_no_frame_holds_features_or_labels(captured: list[bytes], algorithm: int) -> None:
+@pytest.mark.parametrize("method", [{"algorithm": 1}, {"folding": True}, {"algorithm": 2}])
+def test_no_frame_holds_features_or_labels(captured: list[bytes], method: dict[str, object]) -> None:
     """Mark the features and labels with values whose bytes can be found again."""
     table = data(Loss.SQUARED)
     marks = torch.tensor([1234.5678, 8765.4321], dtype=torch.float64)
     for x in table.train:
         x[:, 0] = marks[0]
     table.train_labels[:] = marks[1]
-    run(federation(table, algorithm=algorithm, rounds=4, step_size={"eta": 1e-9}))
+    run(federation(table, **method, rounds=4, step_size={"eta": 1e-9}))
     assert len(captured) > 8
     for mark in marks:
         needles = [mark.numpy().tobytes(), mark.float().numpy().tobytes()]

@@ -114,10 +114,16 @@ def test_a_job_that_cannot_be_written_is_one_line(tmp_path):
 
 
 @needs_flare
-def test_the_simulator_ends_in_the_same_bits_and_bytes(tmp_path):
+@pytest.mark.parametrize(
+    "compressors",
+    [{"compressor": "auto", "server_compressor": "auto"}, pytest.param({}, marks=pytest.mark.slow)],
+    ids=["auto", "topk"],
+)
+def test_the_simulator_ends_in_the_same_bits_and_bytes(compressors, tmp_path):
     seen: list[Progress] = []
-    result = train_nvflare(WINE, tmp_path / "out", "wine", seen.append)
-    expected = train(WINE)
+    config = WINE.model_copy(update=compressors)
+    result = train_nvflare(config, tmp_path / "out", "wine", seen.append)
+    expected = train(config)
     assert outcome(result.summary) == outcome(expected.summary)
     assert [line["loss"] for line in result.history] == [line["loss"] for line in expected.history]
     assert [progress.report.t0 for progress in seen] == list(range(12))

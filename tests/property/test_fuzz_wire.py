@@ -5,7 +5,6 @@ packet at most 10 times its size and 1 MiB, and a decompressed tensor has at mos
 """
 
 import struct
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from cvfl.errors import DecodeError
 from cvfl.wire import (
     Broadcast,
     Embedding,
+    Folded,
     Message,
     Setup,
     decode,
@@ -27,35 +27,26 @@ from cvfl.wire import (
     encode_packet,
     encode_setup,
 )
-from mutations import COMPRESSORS, endless, fitted, frames, mutated, opened, packets, received, sealed
+from cvfl.wire.message import MAX_PACKETS
+from mutations import (
+    COMPRESSORS,
+    MIB,
+    endless,
+    fitted,
+    frames,
+    mutated,
+    opened,
+    outcome,
+    packets,
+    peak,
+    received,
+    sealed,
+)
 
-MIB = 1 << 20
 FRAMES = frames()
 PACKETS = packets()
 compressors = st.sampled_from(COMPRESSORS)
 relaxed = settings(deadline=None)  # a busy machine is no failure
-
-
-def outcome(action, *arguments):
-    """The value, or the DecodeError; anything else that is raised fails the test."""
-    try:
-        return action(*arguments)
-    except DecodeError as error:
-        return error
-
-
-def peak(action, *arguments) -> int:
-    """Bytes that Python and NumPy held at most at one time, above what they held before."""
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        tracemalloc.reset_peak()
-        kept = outcome(action, *arguments)
-        most = tracemalloc.get_traced_memory()[1] - before
-        del kept
-        return most
-    finally:
-        tracemalloc.stop()
 
 
 @relaxed
@@ -67,7 +58,7 @@ def test_random_bytes_are_a_message_or_refused(data):
 
 
 @relaxed
-@given(body=st.binary(max_size=200), kind=st.integers(0, 6), sender=st.sampled_from([0, 1, 65_535]), c=compressors)
+@given(body=st.binary(max_size=200), kind=st.integers(0, 10), sender=st.sampled_from([0, 1, 65_535]), c=compressors)
 def test_random_bodies_in_a_sound_frame(body, kind, sender, c):
     head = struct.pack("<4sBBHIII", b"cvfl", 1, kind, sender, 5, len(body), 0)
     assert isinstance(outcome(received, sealed(head + body), c), list | DecodeError)
@@ -181,6 +172,14 @@ def test_memory_of_many_empty_packets(count):
     ):
         frame = encode(message)
         assert 20 * len(frame) < peak(decode, frame) <= 64 * len(frame) + MIB
+
+
+@pytest.mark.parametrize("count", [1, 1000, MAX_PACKETS - 1, MAX_PACKETS, 10**6])
+def test_memory_of_many_empty_pieces(count):
+    """One byte each, so their number has a cap of its own."""
+    frame = encode(Folded(0, b"", (b"",) * count))
+    assert peak(decode, frame) <= 64 * len(frame) + MIB
+    assert isinstance(outcome(decode, frame), DecodeError if count >= MAX_PACKETS else Folded)
 
 
 def claims(*shape: int, planes: list[tuple[int, int]], dtype: int = 1) -> bytes:

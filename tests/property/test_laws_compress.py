@@ -8,7 +8,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cvfl.compress import Context, Identity, Lattice, Scalar, Schedule, TopK
+from cvfl.compress import Context, DeadZone, Entropy, Feedback, Identity, Lattice, Scalar, Schedule, Shaped, TopK
 from cvfl.errors import CompressError
 from cvfl.theory import topk_count
 from cvfl.wire import decode_packet, encode_packet
@@ -26,7 +26,12 @@ def all_compressors(b: int, low: float | None = None, high: float | None = None)
     quantizers = [Scalar(b), Lattice(b)]
     if low is not None and high is not None and low < high:
         quantizers += [Scalar(b, low=low, high=high), Lattice(b, low=low, high=high)]
-    return [Identity(), *quantizers, columns, entries, Schedule(Scalar(b)), Schedule(Lattice(b)), Schedule(TopK(b))]
+    schedules = [Schedule(Scalar(b)), Schedule(Lattice(b)), Schedule(TopK(b)), Schedule(DeadZone(8 / 2**b))]
+    wrapped = [Entropy(Scalar(b)), Entropy(Lattice(b)), Entropy(TopK(b, by="entry")), Entropy(DeadZone(8 / 2**b))]
+    wrapped += [Entropy(Schedule(Scalar(b))), Feedback(Lattice(b)), Feedback(Entropy(DeadZone(8 / 2**b)))]
+    learned = [Shaped(), Entropy(Shaped()), Feedback(Entropy(Shaped(tolerance=1e-5)))]
+    plain = [Identity(), *quantizers, columns, entries, DeadZone(8 / 2**b)]
+    return plain + schedules + wrapped + learned
 
 
 @st.composite
@@ -142,7 +147,7 @@ def test_the_wire_changes_nothing(h, b, context):
     for compressor in all_compressors(b, *ends(h)):
         packet = compressor.compress(h, context)
         data = encode_packet(packet)
-        read = decode_packet(data)
+        read = decode_packet(data, packet.shape)
         assert (read.shape, read.dtype, len(read.planes)) == (packet.shape, packet.dtype, len(packet.planes))
         assert encode_packet(read) == data
         here, there = compressor.decompress(packet, context), compressor.decompress(read, context)

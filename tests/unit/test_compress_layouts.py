@@ -7,7 +7,8 @@ from cvfl.compress import Context, build
 from cvfl.wire import encode_packet
 
 SPECS = ["identity", "scalar:bits=3", "scalar:bits=11", "lattice:bits=3", "lattice:bits=11"]
-SPECS += ["topk:bits=8", "topk:bits=8,by=entry", "schedule(scalar:bits=2)"]
+SPECS += ["topk:bits=8", "topk:bits=8,by=entry", "schedule(scalar:bits=2)", "deadzone", "entropy(deadzone)", "shaped"]
+SPECS += ["feedback(lattice:bits=3)", "feedback(entropy(scalar:bits=3))", "entropy(topk:bits=8,by=entry)"]
 CONTEXT = Context(seed=11, t0=7, m=2)
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cvfl.compress import Context, Identity, Lattice, Scalar, Schedule, TopK
+from cvfl.compress import Context, DeadZone, Identity, Lattice, Scalar, Schedule, TopK
 from cvfl.compress.base import Compressor
 from cvfl.errors import ConfigError
 from cvfl.theory import diminished
@@ -18,6 +18,8 @@ MAKERS = {
     "lattice": lambda: Lattice(1),
     "lattice fixed": lambda: Lattice(3, low=-1, high=1),
     "topk": lambda: TopK(2),
+    "deadzone": lambda: DeadZone(0.5),
+    "deadzone so coarse that nothing is sent": lambda: DeadZone(64),
     "topk entries": lambda: TopK(1, by="entry"),
 }
 

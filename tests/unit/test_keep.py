@@ -26,13 +26,14 @@ def lines(history):
 
 
 @pytest.mark.parametrize("algorithm", [1, 2])
-@pytest.mark.parametrize("compressor", ["topk:bits=8", "lattice:bits=3"])
+@pytest.mark.parametrize("compressor", ["topk:bits=8", "feedback(lattice:bits=3)", "auto"])
 def test_a_run_is_taken_up_again(tmp_path, algorithm, compressor):
     settings = config(
         rounds=20,
         local_iterations=1 if algorithm == 2 else 3,
         algorithm=algorithm,
         compressor=compressor,
+        server_compressor="auto" if compressor == "auto" else "identity",
         optimizer={"name": "adam"},
         evaluate_every=3,
     )

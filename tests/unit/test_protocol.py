@@ -18,7 +18,7 @@ from cvfl.experiments.run import train
 from cvfl.protocol import Codec, Loss, Plan, StepSize
 from cvfl.runtime.inprocess import one_thread_a_role
 from cvfl.wire import Broadcast, Embedding, Gradient, Message
-from federations import config, data, federation, parameters, run
+from federations import apart, config, data, federation, parameters, run
 
 LOSSY = {"compressor": "lattice:bits=3", "server_compressor": "scalar:bits=4", "local_iterations": 3}
 
@@ -36,15 +36,25 @@ CASES = {
     "adam": LOSSY | {"optimizer": {"name": "adam"}},
     "momentum": LOSSY | {"optimizer": {"momentum": 0.9}, "step_size": {"eta": 0.02}},
     "schedule": LOSSY | {"compressor": "schedule(scalar:bits=2):rate=0.5"},
+    "feedback": LOSSY | {"compressor": "feedback(topk:bits=4)", "server_compressor": "feedback(scalar:bits=2)"},
+    "feedback, algorithm 2": {
+        "algorithm": 2,
+        "compressor": "feedback(scalar:bits=2)",
+        "gradient_compressor": "feedback(entropy(deadzone))",
+    },
+    "auto": LOSSY | {"compressor": "auto", "server_compressor": "auto"},
+    "auto, nothing folded": LOSSY | {"compressor": "auto", "server_compressor": "auto", "folding": False},
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_same_seed_same_bits_whatever_runs_side_by_side(case: str) -> None:
     one, other = federation(**CASES[case]), federation(**CASES[case])
-    meters = run(one, workers=1), run(other, workers=3)
-    assert all(torch.equal(a, b) for a, b in zip(parameters(one), parameters(other), strict=True))
-    assert meters[0] == meters[1]
+    alone = apart(federation(**CASES[case]))
+    meters = run(one, workers=1), run(other, workers=3), run(alone)
+    for another in (other, alone):
+        assert all(torch.equal(a, b) for a, b in zip(parameters(one), parameters(another), strict=True))
+    assert meters[0] == meters[1] == meters[2]
     different = federation(**CASES[case], seed=4)
     run(different)
     assert not torch.equal(parameters(one)[0], parameters(different)[0])
@@ -54,7 +64,7 @@ def test_same_seed_same_bits_whatever_runs_side_by_side(case: str) -> None:
 def test_restart_between_any_two_messages_changes_nothing(case: str) -> None:
     whole = federation(**CASES[case])
     run(whole)
-    fed = federation(**CASES[case])
+    fed = apart(federation(**CASES[case]))
     inbox: list[Message] = [message for party in fed.parties for message in party.start()]
     while not fed.server.done:
         replies = []
@@ -64,6 +74,7 @@ def test_restart_between_any_two_messages_changes_nothing(case: str) -> None:
         inbox = []
         if replies:
             fed.server.train()
+            fed = _restarted(fed, CASES[case])
         for m, message in replies:
             inbox += fed.parties[m - 1].receive(message)
             fed = _restarted(fed, CASES[case])
@@ -73,7 +84,7 @@ def test_restart_between_any_two_messages_changes_nothing(case: str) -> None:
 
 def _restarted(fed: Federation, changes: dict[str, Any]) -> Federation:
     """The same federation in new objects that know only the saved states."""
-    return _with_states(federation(**changes), fed)
+    return _with_states(apart(federation(**changes)), fed)
 
 
 def _with_states(fresh: Federation, fed: Federation) -> Federation:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cvfl.compress.base import LARGEST, Compressor, Context, Packet, Plane, extremes, flat, no_scalars
+from cvfl.compress.identity import Identity
 from cvfl.errors import ConfigError, DecodeError
 from cvfl.theory import ErrorBound, deadzone_error
 
@@ -67,9 +68,13 @@ class DeadZone(Compressor):
         """Of a plain packing; an entropy coder is what this quantizer is for."""
         return WIDTH
 
-    def refined(self, factor: float) -> DeadZone:
-        """Smaller cells."""
-        return DeadZone(max(self.step * math.sqrt(factor) / 1.25, 2.0**-20))  # cells are a quarter apart
+    def refined(self, factor: float) -> Compressor:
+        """Smaller cells, and the floats themselves when a component of 8 times the rms might be beyond PEAK of them."""
+        if factor == 1:
+            return self
+        all_zero = 1 / (0.5 + DEAD)  # from this step on the bound is that of sending nothing
+        step = min(self.step, all_zero) * math.sqrt(factor) / 1.25  # cells are a quarter apart
+        return DeadZone(step) if step * PEAK >= 8 else Identity()
 
     def _code(self, x: Tensor, h: Tensor, context: Context) -> int:
         least, greatest = extremes(x, LARGEST[flat(h).dtype])

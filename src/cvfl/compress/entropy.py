@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from cvfl.compress.base import Compressor, Context, Packet
-from cvfl.compress.rangecode import Counts, decoded, encoded
+from cvfl.compress.rangecode import Counts, decoded, encoded, received
+from cvfl.errors import ConfigError
 from cvfl.theory import ErrorBound
 
 
@@ -26,13 +27,18 @@ class Entropy(Compressor):
     learns = True
 
     def __init__(self, inner: Compressor) -> None:
+        within: object = inner
+        while within is not None:
+            if isinstance(within, Entropy):
+                raise ConfigError("entropy of entropy is entropy; write it once")
+            within = getattr(within, "inner", None)
         self.inner = inner
         self.counts: Counts = {}
         self._last: tuple[Packet, Packet, Counts] | None = None
 
     def compress(self, h: Tensor, context: Context) -> Packet:
         """Compress, then code."""
-        inner = self.inner.compress(h, context)
+        inner = received(self.inner.compress(h, context))
         code, counts = encoded(inner, self.counts)
         packet = Packet(inner.shape, (), dtype=inner.dtype, code=code)
         self._last = packet, inner, counts

@@ -55,13 +55,15 @@ class Feedback(Compressor):
             shape = packet.shape if context.samples is None else (context.total, *packet.shape[1:])
             large = math.prod(shape) >= LARGE
             self.known = torch.zeros(shape, dtype=torch.bfloat16 if large else packet.dtype)
-        rows = slice(None) if context.samples is None else context.samples
-        self.known[rows] = decoded.to(self.known)
+        rows = ... if context.samples is None else context.samples
+        most = torch.finfo(self.known.dtype).max  # which is less than a float64 may be, if half precision is kept
+        self.known[rows] = decoded.clamp(-most, most).to(self.known)
 
     def bound(self, h: Tensor, context: Context) -> ErrorBound:
-        """The inner bound for the difference, and the rounding of one addition."""
-        inner = self.inner.bound(self._new(h, context), replace(context, whole=h.detach()))
-        size = math.sqrt(float(h.detach().double().square().sum())) + math.sqrt(inner.worst)
+        """The inner bound for the difference, and the rounding of a subtraction and an addition."""
+        new = self._new(h, context)
+        inner = self.inner.bound(new, replace(context, whole=h.detach()))
+        size = sum(math.sqrt(float(x.detach().double().square().sum())) for x in (h, new)) + math.sqrt(inner.worst)
         rounding = 4 * torch.finfo(float_type(h)).eps * size
         return ErrorBound(*((math.sqrt(error) + rounding) ** 2 for error in (inner.expected, inner.worst)))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ Counts = dict[int, NDArray[np.int64]]
 Symbols = NDArray[np.int32]
 
 _ADAPTIVE = 0x80
+_MOST = 8  # planes, as in a packet that is not coded
+_LEAST = 64  # symbols that a plane may have of a smaller tensor, too
 _FEW = 32  # a plane of fewer symbols is not worth a model, nor is a column of fewer rows
 _NARROW = 8  # up to this width every symbol is counted; of wider ones those below _ESCAPE
 _ESCAPE = 31
@@ -35,12 +38,18 @@ _UNIT = 32  # what a symbol counts, so that halving leaves something of it
 _WINDOW = 512 * _UNIT
 
 
+def received(packet: Packet) -> Packet:
+    """The packet as its receivers will have it: in the memory of the host, with scalars of its own precision."""
+    planes = tuple(replace(plane, symbols=plane.symbols.cpu()) for plane in packet.planes)
+    return replace(packet, planes=planes, scalars=tuple(np.asarray(packet.scalars, _float(packet)).tolist()))
+
+
 def encoded(packet: Packet, counts: Counts) -> tuple[bytes, Counts]:
     """The code of a packet, and the counts after it."""
     coder, after, heads = coding.queue.RangeEncoder(), dict(counts), bytearray()
     for index, plane in enumerate(packet.planes):
-        symbols = plane.symbols.cpu().numpy().reshape(-1)
-        columns = _columns(symbols.size, plane.columns)
+        symbols = plane.symbols.numpy().reshape(-1)
+        columns = _columns(symbols.size, plane.columns, plane.width)
         adaptive = plane.width <= 16 and symbols.size >= _FEW
         if adaptive:
             trial, model = coder.clone(), _Model(counts.get(index), plane.width, columns)
@@ -62,6 +71,8 @@ def decoded(packet: Packet, counts: Counts) -> tuple[Packet, Counts]:
     if not data:
         raise DecodeError("an empty code")
     scalars, planes = divmod(data[0], 16)
+    if planes > _MOST:
+        raise DecodeError(f"a code of {planes} planes, more than {_MOST}")
     heads = []
     for _ in range(planes):
         if at >= len(data):
@@ -74,7 +85,8 @@ def decoded(packet: Packet, counts: Counts) -> tuple[Packet, Counts]:
     if len(data) < at + size or (len(data) - at - size) % 4:
         raise DecodeError("a code whose scalars or words are cut off")
     floats = np.frombuffer(data, dtype=_float(packet), count=scalars, offset=at)
-    coder = coding.queue.RangeDecoder(np.frombuffer(data, dtype="<u4", offset=at + size).astype(np.uint32))
+    words = np.frombuffer(data, dtype="<u4", offset=at + size).astype(np.uint32)
+    coder = coding.queue.RangeDecoder(words)
     after, found = dict(counts), []
     for index, (width, adaptive, count, columns) in enumerate(heads):
         if adaptive:
@@ -84,7 +96,7 @@ def decoded(packet: Packet, counts: Counts) -> tuple[Packet, Counts]:
         else:
             symbols = _decode_plain(coder, count, width)
         found.append(Plane(torch.from_numpy(symbols), width, columns))
-    if not coder.maybe_exhausted():
+    if not coder.maybe_exhausted() or (words.size and not any(count for _, _, count, _ in heads)):
         raise DecodeError("a code with words too many")
     return Packet(packet.shape, tuple(found), tuple(floats.tolist()), packet.dtype), after
 
@@ -93,7 +105,7 @@ class _Model:
     """Counts of the symbols of a plane, column by column; codes and counts block by block."""
 
     def __init__(self, counts: NDArray[np.int64] | None, width: int, columns: int) -> None:
-        size = 1 << width if width <= _NARROW else _ESCAPE + 1
+        size = _size(width)
         fits = counts is not None and counts.shape == (columns, size)
         self.counts = counts.copy() if counts is not None and fits else np.tile(_prior(width, size), (columns, 1))
         self.width, self._last = width, size - 1
@@ -123,7 +135,7 @@ class _Model:
         for part in self._blocks(len(rows)):
             height = len(rows[part])
             block = np.stack(
-                [coder.decode(coding.model.Categorical(table, perfect=False), height) for table in self._tables()]
+                [_symbols(coder, coding.model.Categorical(table, perfect=False), height) for table in self._tables()]
             )
             self._count(block)
             if self.width > _NARROW and (beyond := block == _ESCAPE).any():
@@ -155,17 +167,27 @@ def _prior(width: int, size: int) -> NDArray[np.int64]:
     return falling
 
 
-def _columns(count: int, columns: int) -> int:
-    """Columns that have models of their own: none if they do not divide the symbols or have too few rows."""
-    return columns if count % columns == 0 and count >= _FEW * columns else 1
+def _size(width: int) -> int:
+    """How many symbols a model counts."""
+    return 1 << width if width <= _NARROW else _ESCAPE + 1
+
+
+def _columns(count: int, columns: int, width: int) -> int:
+    """Columns that have models of their own: one for all if they do not divide the symbols or have too few rows."""
+    return columns if count % columns == 0 and columns <= _most_columns(count, width) else 1
+
+
+def _most_columns(count: int, width: int) -> int:
+    """So many that the models have no more counts than the plane has symbols."""
+    return max(1, count // max(_FEW, _size(width)))
 
 
 def _checked(width: int, adaptive: bool, count: int, columns: int, packet: Packet) -> tuple[int, bool, int, int]:
     """A plane's head, if it can belong to this shape: nothing is allocated for more than that."""
-    if not 1 <= width <= 64 or (adaptive and width > 16):
+    if not (1 <= width <= 32 or width == 64) or (adaptive and width > 16):
         raise DecodeError(f"no symbol of a code is {width} bits wide")
-    most = max(math.prod(packet.shape), 64 * max(1, packet.shape[-1] if packet.shape else 1))
-    if count > most or columns < 1 or count % columns or columns > max(1, count // _FEW):
+    fits = count <= max(math.prod(packet.shape), _LEAST) and 1 <= columns <= _most_columns(count, width)
+    if not fits or count % columns:
         raise DecodeError(f"{count} symbols in {columns} columns do not fit shape {packet.shape}")
     return width, adaptive, count, columns
 
@@ -182,8 +204,17 @@ def _decode_plain(coder: Any, count: int, width: int) -> NDArray[Any]:
     bits = np.zeros(count, dtype=np.int64)
     for low in range(0, width, 16):
         piece = min(16, width - low)
-        bits |= coder.decode(coding.model.Uniform(1 << piece), count).astype(np.int64) << low
+        bits |= _symbols(coder, coding.model.Uniform(1 << piece), count).astype(np.int64) << low
     return bits.astype(np.int64 if width > 32 else np.int32)
+
+
+def _symbols(coder: Any, model: Any, count: int) -> Symbols:
+    """The next symbols; the coder asserts that they are such as an encoder could have written."""
+    try:
+        symbols: Symbols = coder.decode(model, count)
+    except AssertionError:
+        raise DecodeError("a code that no encoder wrote") from None
+    return symbols
 
 
 def _float(packet: Packet) -> np.dtype[Any]:

@@ -48,6 +48,7 @@ _MEMORY = 0.8  # of the gradients of earlier rounds in G
 _CURIOSITY = 1.0  # how much all directions together count beside those in which the loss has a gradient
 _SMALL = 0.01  # of the largest variance: a component with less is left out, after _WHILE epochs one with half of that
 _WHILE = 4
+_LEAST = 1e-200  # of the squares of gradients: what is below, or as far above one, floats cannot compute with
 _COARSEST = 2.0  # times the root mean square of a component: no step is larger
 
 
@@ -108,9 +109,8 @@ class Shaped(Compressor):
     def compress(self, h: Tensor, context: Context) -> Packet:
         """Whole steps of each component; and the basis if it is new."""
         x = _rows(h)
-        extremes(x, LARGEST[flat(h).dtype])
         basis, z = self._chosen(x, context)
-        q = quantized(z, 1.0).clamp_(-PEAK, PEAK)
+        q = quantized(z.clamp(-PEAK, PEAK), 1.0)
         planes: tuple[Plane, ...] = (Plane(zigzag(q).reshape(-1), WIDTH, max(1, len(basis.cells))),)
         if basis is not self.basis:
             cells, rows = basis.planes()
@@ -120,7 +120,7 @@ class Shaped(Compressor):
     def decompress(self, packet: Packet, context: Context) -> Tensor:
         """q S, the same bits at every receiver."""
         basis, q = self._read(packet)
-        h = q.double() @ basis.rows if basis.exact else in_turn(q, basis, packet.shape[-1] if packet.shape else 1)
+        h = q.double() @ basis.rows if basis.exact else in_turn(q, basis, _width(packet.shape))
         return finite(h.to(packet.dtype)).reshape(packet.shape)
 
     def settle(self, packet: Packet, decoded: Tensor, context: Context) -> None:
@@ -147,10 +147,10 @@ class Shaped(Compressor):
 
     def observe(self, gradient: Tensor, loss: float = 1.0) -> None:
         """Follow G and the loss."""
-        g = gradient.detach().reshape(-1, gradient.shape[-1]).double().cpu() if gradient.ndim else gradient
-        if g.numel() == 0 or not (math.isfinite(loss) and bool(g.isfinite().all())):
-            return
+        g = _numbers(gradient)
         now = len(g) * g.t() @ g  # a sample's own gradient is the batch's times its size
+        if not (0 <= loss < math.inf and _LEAST < float(now.trace()) < 1 / _LEAST):
+            return
         if self.fisher is None:
             self.fisher, self.loss = now, loss
         else:
@@ -188,32 +188,38 @@ class Shaped(Compressor):
         """The basis that both ends have, the same with smaller steps, or a new one."""
         if self.fisher is None or len(x) == 0:
             return self.basis
-        whole = x if context.whole is None else _rows(context.whole)
+        whole = x if context.whole is None else _numbers(context.whole)
         if self.age >= self.next:
             return self._new(whole, self.age * len(x) / max(1, context.total))
-        aim, noise = self.tolerance * self.loss, self._noise(self.basis)
+        aim, noise = self.tolerance * self._unit()[1], self._noise(self.basis)
         if not self.basis.cells or noise <= 2 * aim:
             return self.basis
         return self.basis.scaled(math.sqrt(aim / noise))
 
+    def _unit(self) -> tuple[Tensor, float]:
+        """G and the loss in units of the trace of G, so that squares stay within what floats can hold."""
+        assert self.fisher is not None
+        trace = float(self.fisher.trace())
+        return self.fisher / trace, self.loss / trace
+
     def _noise(self, basis: Basis) -> float:
         """By how much rounding to whole steps raises the loss."""
         rows = basis.rows
-        return float((rows @ self.fisher * rows).sum()) / 24 if self.fisher is not None and len(rows) else 0.0
+        return float((rows @ self._unit()[0] * rows).sum()) / 24 if len(rows) else 0.0
 
     def _new(self, whole: Tensor, epochs: float) -> Basis:
         """The basis for these rows and this G; what few components could not say is added in later epochs."""
-        assert self.fisher is not None
-        everywhere = _CURIOSITY * self.fisher.trace() / len(self.fisher)
-        values, vectors = torch.linalg.eigh(self.fisher)
-        y = whole @ (vectors * (values.clamp_min(0) + everywhere).sqrt())
+        G, loss = self._unit()
+        values, vectors = torch.linalg.eigh(G)
+        y = whole @ (vectors * (values.clamp_min(0) + _CURIOSITY / len(values)).sqrt())
         variance, W = torch.linalg.eigh(y.t() @ y / len(y))
         small = _SMALL / (1 + (epochs / _WHILE) ** 2) * float(variance[-1])
-        count = min(MOST, int((variance > small).sum()))
+        # No more than there are rows: a basis is never larger than the tensor that it comes with.
+        count = min(MOST, len(y), int((variance > small).sum()))
         if count == 0:
             return self.basis
         z, spread = y @ W[:, -count:], variance[-count:]
-        step = (_COARSEST**2 * spread).clamp_max(24 * self.tolerance * self.loss / count).sqrt()
+        step = (_COARSEST**2 * spread).clamp_max(24 * self.tolerance * loss / count).sqrt()
         S = (z.t() @ whole) / (len(y) * spread[:, None]) * step[:, None]
         return _as_bytes(S)
 
@@ -222,14 +228,14 @@ class Shaped(Compressor):
         rows = basis.rows
         if not len(rows):
             return torch.zeros(P, 0, dtype=torch.float64)
-        towards = rows if self.fisher is None else rows @ self.fisher + rows * self.fisher.trace() / P * _CURIOSITY
+        towards = rows if self.fisher is None else rows @ self._unit()[0] + rows * (_CURIOSITY / P)
         analysis: Tensor = towards.t() @ torch.linalg.pinv(towards @ rows.t(), hermitian=True)
         return analysis
 
     def _read(self, packet: Packet) -> tuple[Basis, Tensor]:
         """The basis of a packet and its symbols, row by row."""
         no_scalars(packet)
-        P, n = (packet.shape[-1] if packet.shape else 1), math.prod(packet.shape[:-1])
+        P, n = _width(packet.shape), math.prod(packet.shape[:-1])
         basis = self.basis
         match packet.planes:
             case (symbols,):
@@ -237,7 +243,7 @@ class Shaped(Compressor):
             case (symbols, cells):
                 basis = Basis(basis.bytes, _codes(cells))
             case (symbols, cells, bytes_) if bytes_.width == 8 and bytes_.symbols.numel() == cells.symbols.numel() * P:
-                rows = (bytes_.symbols.reshape(-1, P).int() - 128).to(torch.int8)
+                rows = (bytes_.symbols.reshape(cells.symbols.numel(), P).int() - 128).to(torch.int8)
                 basis = Basis(rows, _codes(cells))
             case _:
                 raise DecodeError("expected symbols, and perhaps cells and a basis")
@@ -279,6 +285,15 @@ def _codes(plane: Plane) -> tuple[int, ...]:
 
 
 def _rows(h: Tensor) -> Tensor:
-    """Rows of the last dimension, exact."""
-    width = h.shape[-1] if h.ndim else 1
+    """Rows of the last dimension, exact; refuses what cannot be compressed."""
+    extremes(flat(h), LARGEST[flat(h).dtype])
+    return _numbers(h)
+
+
+def _numbers(h: Tensor) -> Tensor:
+    width = _width(h.shape)
     return flat(h).double().cpu().reshape(h.numel() // width if width else 0, width)
+
+
+def _width(shape: tuple[int, ...] | torch.Size) -> int:
+    return shape[-1] if len(shape) else 1

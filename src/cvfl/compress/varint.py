@@ -22,6 +22,8 @@ def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
             raise DecodeError("the data end within a number")
         byte = data[at + place]
         value |= (byte & 127) << (7 * place)
+        if byte == 0 and place:
+            raise DecodeError("a number in more bytes than it needs")
         if byte < 128:
             return value, at + place + 1
     raise DecodeError("a number of more than 35 bits")

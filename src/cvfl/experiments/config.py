@@ -75,7 +75,8 @@ class RunConfig(Section):
 
     def _compressors(self) -> Iterator[tuple[str, str]]:
         for key in ("compressor", "server_compressor", "gradient_compressor", "partial_compressor"):
-            yield key, getattr(self, key) or self.reply_compressor
+            spec = getattr(self, key)
+            yield key, self.reply_compressor if spec is None else spec
         for name, party in self.party.items():
             if party.compressor is not None:
                 yield f"party.{name}.compressor", party.compressor
@@ -83,7 +84,7 @@ class RunConfig(Section):
     @property
     def reply_compressor(self) -> str:
         """That of gradients and of sums over the others, where none is named."""
-        return "auto" if self.server_compressor == "auto" else "identity"
+        return "auto" if self.server_compressor.strip() == "auto" else "identity"
 
     def model_of(self, party: str) -> PartyModelConfig:
         """The model of a party: its own, or that of all."""

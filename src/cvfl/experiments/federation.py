@@ -97,7 +97,7 @@ def recipe_of(
 
 def _sum_width(config: RunConfig, facts: Facts, make: MakeModel, dtype: torch.dtype) -> int:
     """How wide the sums over the others are; 0 if nothing is folded."""
-    wanted = config.server_compressor == "auto" if config.folding is None else config.folding
+    wanted = config.reply_compressor == "auto" if config.folding is None else config.folding
     if not wanted or config.algorithm == 2:
         return 0
     model = initialised(make, config.seed, SERVER)

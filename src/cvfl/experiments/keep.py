@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from cvfl.experiments.federation import Federation
-from cvfl.runtime import Meter, Traffic
+from cvfl.runtime import Meter
 from cvfl.runtime.checkpoint import Checkpoints
+from cvfl.runtime.server_rounds import between_rounds, take_up
 
 TAIL = 1 << 14
 """Bytes that are read from the end of a file of lines at first; a line is seldom longer."""
@@ -78,10 +79,9 @@ class Keep:
         kept = [t0 for t0 in self._checkpoints.rounds() if t0 <= len(self.journal.lines)]
         if kept:
             state = self._checkpoints.load(kept[-1])
-            federation.server.load_state_dict(state["server"])
+            take_up(state, federation.server, meter)
             for party in federation.parties:
                 party.load_state_dict(state["parties"][party.m])
-            meter.go_back({m: Traffic(*traffic) for m, traffic in state["bytes"].items()})
         self.journal.back(federation.server.t0)
 
     def settled(self, federation: Federation, meter: Meter) -> None:
@@ -89,11 +89,9 @@ class Keep:
         if time.monotonic() - self._last < self._seconds:
             return
         self._last = time.monotonic()
-        t0 = federation.server.t0
-        sent = {m: (t.up, t.down, t.evaluation) for m, t in meter.through(t0 - 1).items()}
         parties = {party.m: party.state_dict() for party in federation.parties}
-        state = federation.server.state_dict() | {"embeddings": {}, "evaluations": {}}
-        self._checkpoints.save(t0, {"server": state, "parties": parties, "bytes": sent})
+        state = between_rounds(federation.server, meter) | {"parties": parties}
+        self._checkpoints.save(federation.server.t0, state)
 
     def forget(self) -> None:
         """The run is complete and recorded elsewhere."""

@@ -4,7 +4,7 @@ Every role has a codec for each sender. All of them decode the same values from 
 process may share a codec: it then decodes each packet once.
 
 What the ends of a compressor learn from a packet they learn when its round is over, that is, when a later round is
-coded, decoded or saved. Until then a packet can be sent again, and is the same.
+coded, decoded or saved. Until then the packet is open: it can be sent again, and is the same.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +24,7 @@ from cvfl.theory import ErrorBound
 from cvfl.wire import Bytes, decode_packet, encode_packet
 
 State = Mapping[str, Tensor]
+_OPEN, _WHICH = "open packet", "open round and shape"
 
 
 @dataclass(frozen=True)
@@ -134,16 +136,24 @@ class Codec:
             self.compressor.observe(gradient, loss)
 
     def state_dict(self, t0: int) -> dict[str, Tensor]:
-        """What the compressor knows before round t0."""
+        """What the compressor knows before round t0, and the packet of round t0 if there is one already."""
         with self._lock:
             self._settle(t0)
-            return self.compressor.state_dict()
+            state = self.compressor.state_dict()
+            if self._open is None or not self.compressor.learns:
+                return state
+            then, data, shape, _ = self._open
+            packet = torch.from_numpy(np.frombuffer(data, dtype=np.uint8).copy())
+            return state | {_OPEN: packet, _WHICH: torch.tensor([then, *shape])}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore the compressor; nothing is open."""
+        """Restore the compressor, and what was open."""
         with self._lock:
             self._decoded, self._open = {}, None
-            self.compressor.load_state_dict(state)
+            self.compressor.load_state_dict({key: state[key] for key in state if key not in (_OPEN, _WHICH)})
+            if _OPEN in state:
+                data, (then, *shape) = state[_OPEN].numpy().tobytes(), state[_WHICH].tolist()
+                self._open = then, data, tuple(shape), decode_packet(data, tuple(shape)).dtype
 
 
 def states_of(codecs: Mapping[str, Codec], t0: int) -> dict[str, dict[str, Tensor]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from cvfl.errors import LocalProtocolError
 from cvfl.protocol import Server
@@ -46,13 +47,12 @@ class ServerRounds:
         """Bring a new machine to the state before round t0; bytes of later rounds are counted as sent again."""
         self.server = server
         self._checkpoints.drop_after(t0)
-        before, past = self.meter.total().total, {}
+        before = self.meter.total().total
+        self.meter.go_back({})
         if t0 > 0:
             state = self._checkpoints.load(t0)
-            server.load_state_dict(state["server"])
-            past = {m: Traffic(*traffic) for m, traffic in state["bytes"].items()}
+            take_up(state, server, self.meter)
             self.sent_again = max(self.sent_again, state["sent_again"])
-        self.meter.go_back(past)
         self.sent_again += max(0, before - self.meter.total().total)
         self._reported, self._clock = t0, time.perf_counter()
         self._on_back(t0)
@@ -78,9 +78,7 @@ class ServerRounds:
 
     def save(self, server: Server) -> None:
         """Keep the state before the round that comes next."""
-        sent = {m: (t.up, t.down, t.evaluation) for m, t in self.meter.through(server.t0 - 1).items()}
-        state = server.state_dict() | {"embeddings": {}, "evaluations": {}}
-        self._checkpoints.save(server.t0, {"server": state, "bytes": sent, "sent_again": self.sent_again})
+        self._checkpoints.save(server.t0, between_rounds(server, self.meter) | {"sent_again": self.sent_again})
 
     def _advance(self, server: Server) -> None:
         """Report a round that is over, and keep the state every few rounds."""
@@ -93,6 +91,18 @@ class ServerRounds:
         self._reported, self._clock = server.t0, now
         if server.t0 % self._every == 0 and server.t0 < server.plan.rounds:
             self.save(server)
+
+
+def between_rounds(server: Server, meter: Meter) -> dict[str, Any]:
+    """The server before the round that comes next, and the bytes until then; messages of that round come again."""
+    sent = {m: (t.up, t.down, t.evaluation) for m, t in meter.through(server.t0 - 1).items()}
+    return {"server": server.state_dict() | {"embeddings": {}, "evaluations": {}}, "bytes": sent}
+
+
+def take_up(state: Mapping[str, Any], server: Server, meter: Meter) -> None:
+    """Go on from what `between_rounds` gave."""
+    server.load_state_dict(state["server"])
+    meter.go_back({m: Traffic(*traffic) for m, traffic in state["bytes"].items()})
 
 
 def counted(meter: Meter, replies: Iterable[tuple[int, bytes]]) -> Replies:

@@ -67,6 +67,8 @@ class Gradient:
 
 Message = Embedding | Evaluation | Broadcast | Folded | Gradient
 EMBEDDING, BROADCAST, GRADIENT, EVALUATION, FOLDED = 1, 2, 3, 4, 9
+MAX_PACKETS = 1 << 12
+"""Most packets of a folded message: an empty one takes a byte there, and a hundred times that in memory."""
 KINDS = frozenset((EMBEDDING, BROADCAST, GRADIENT, EVALUATION, FOLDED))
 _KINDS: dict[type[Message], int] = {
     Embedding: EMBEDDING,
@@ -148,7 +150,10 @@ def _sized(packets: list[Bytes]) -> list[Bytes]:
 
 def _unsized(body: memoryview) -> list[memoryview]:
     reader = Reader(body)
-    packets = [reader.take(reader.varint(), "packet") for _ in range(reader.varint())]
+    count = reader.varint()
+    if count > MAX_PACKETS:
+        raise DecodeError(f"{count} packets, more than a folded message may have")
+    packets = [reader.take(reader.varint(), "packet") for _ in range(count)]
     reader.finish()
     if not packets:
         raise DecodeError("a folded message without the sum over the others")

@@ -1,0 +1,158 @@
+"""Law 7 for codes, and for packets that mean something to a receiver that has learned: a value, or a DecodeError.
+
+The shape is what the receiver expects, so memory is measured by it: as docs/wire-format.md states, opening a code takes
+at most 160 bytes for each component of that shape (of 64 at least), and 1 MiB.
+"""
+
+import copy
+import math
+import struct
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from cvfl.compress import build
+from cvfl.compress.varint import varint
+from cvfl.errors import DecodeError
+from cvfl.wire import HEADER, Embedding, decode_packet, encode
+from mutations import CONTEXT, LEARNING, MIB, SHAPES, cases, endless, mutated, opened, outcome, peak, received
+
+CASES = cases()
+FRAMES = [encode(Embedding(2, 3, case.data)) for case in CASES]
+CODED = [i for i, case in enumerate(CASES) if case.data[0] > 2]
+numbers = st.integers(0, len(CASES) - 1)
+relaxed = settings(deadline=None)  # a busy machine is no failure
+
+
+def allowed(shape: tuple[int, ...]) -> int:
+    return 160 * max(64, math.prod(shape)) + MIB
+
+
+def test_undamaged_ones_are_accepted():
+    """The tests below would pass with a decoder that refuses everything."""
+    assert len(CASES) == len(LEARNING) * len(SHAPES) * 2
+    assert len(CODED) >= len(CASES) // 2
+    for case in CASES:
+        h = opened(case.data, case.receiver, case.shape)
+        assert (h.shape, h.dtype) == (case.shape, case.dtype)
+        assert h.isfinite().all()
+
+
+@settings(relaxed, max_examples=600)
+@given(i=numbers, j=numbers, seed=st.integers(0, 2**32))
+def test_damaged_codes(i, j, seed):
+    frame, case = mutated(FRAMES[i], FRAMES[j], endless(seed, block=64)), CASES[i]
+    result = outcome(received, frame, case.receiver, case.shape)
+    assert isinstance(result, DecodeError) or [h.shape for h in result] == [case.shape]
+
+
+@settings(relaxed, max_examples=200)
+@given(i=numbers, j=numbers, seed=st.integers(0, 2**32))
+def test_what_was_decoded_can_be_settled(i, j, seed):
+    """A receiver that took a damaged packet for a sound one goes on: it learns, and decodes the next or refuses it."""
+    frame, case = mutated(FRAMES[i], FRAMES[j], endless(seed, block=64)), CASES[i]
+    receiver = copy.deepcopy(case.receiver)
+    result = outcome(received, frame, receiver, case.shape)
+    if not isinstance(result, DecodeError):
+        packet = decode_packet(frame[HEADER.size :], case.shape)
+        receiver.settle(packet, result[0], CONTEXT)
+        assert isinstance(outcome(opened, case.data, receiver, case.shape), torch.Tensor | DecodeError)
+
+
+@settings(relaxed, max_examples=300)
+@given(i=numbers, cut=st.integers(0, 10_000))
+def test_cut_off_anywhere(i, cut):
+    """Within its head, its scalars or a word a code is refused; of missing words a decoder takes zeros for granted."""
+    case = CASES[i]
+    data = case.data[: cut % len(case.data)]
+    result = outcome(opened, data, case.receiver, case.shape)
+    assert isinstance(result, torch.Tensor | DecodeError)
+    if case.data[0] <= 2 or (len(case.data) - len(data)) % 4:
+        assert isinstance(result, DecodeError)
+
+
+@settings(relaxed, max_examples=200)
+@given(i=st.sampled_from(CODED), words=st.lists(st.integers(0, 2**32 - 1), min_size=2, max_size=9))
+def test_words_too_many(i, words):
+    """Two words beyond the end are never read, so a decoder notices them."""
+    case = CASES[i]
+    data = case.data + struct.pack(f"<{len(words)}I", *words)
+    assert isinstance(outcome(opened, data, case.receiver, case.shape), DecodeError)
+
+
+@pytest.mark.parametrize("words", [1, 2, 3])
+def test_words_where_there_are_no_symbols(words):
+    empty, compressor = b"\3\1\x20\0\1", build("entropy(identity)")
+    assert opened(empty, compressor, (0, 4)).shape == (0, 4)
+    assert isinstance(outcome(opened, empty + bytes(4 * words), compressor, (0, 4)), DecodeError)
+
+
+@st.composite
+def plausible_codes(draw):
+    """Heads that could be true, with any words."""
+    scalars, planes = draw(st.integers(0, 3)), draw(st.integers(0, 9))
+    data = bytearray([3 + draw(st.integers(0, 1)), scalars << 4 | planes])
+    for _ in range(planes):
+        count = draw(st.sampled_from([0, 0, 1, 2, 33, 65, 66, 4097, 2**20, 2**32, 2**34]) | st.integers(0, 2000))
+        columns = draw(st.sampled_from([0, 1, 1, 1, 2, 5, 8, 40, 2**33]))
+        data += bytes([draw(st.integers(0, 255))]) + varint(count) + varint(columns)
+    data += draw(st.sampled_from([b"", bytes(8), b"\xff" * 8, struct.pack("<ff", -1, 1)]))
+    data += draw(st.binary(max_size=64) | st.sampled_from([b"", b"\xff" * 32, bytes(32)]))
+    return bytes(data)
+
+
+@settings(relaxed, max_examples=600)
+@given(data=plausible_codes() | st.binary(min_size=1, max_size=100).map(lambda tail: b"\3" + tail), i=numbers)
+@example(b"\3\1\x90\0\1" + b"\xff" * 8, 4)
+@example(b"\3\1\x10\0\1", 4)
+def test_plausible_codes(data, i):
+    case = CASES[i]
+    result = outcome(opened, data, case.receiver, case.shape)
+    assert isinstance(result, DecodeError) or result.shape == case.shape
+    assert peak(opened, data, case.receiver, case.shape) <= allowed(case.shape)
+
+
+def head(width: int, count: int, columns: int, adaptive: bool) -> bytes:
+    return bytes([width | 128 * adaptive]) + varint(count) + varint(columns)
+
+
+@pytest.mark.parametrize("shape", [(6,), (1, 3000), (200, 160)])
+@pytest.mark.parametrize(
+    ("width", "adaptive", "rows"),
+    [(64, False, 1), (32, False, 1), (16, True, 1), (16, True, 32), (5, True, 32), (8, True, 256), (1, True, 32)],
+)
+def test_memory_of_eight_planes_with_as_many_models_as_may_be(shape, width, adaptive, rows):
+    n = math.prod(shape)
+    columns = max(c for c in range(1, max(1, n // max(32, rows)) + 1) if n % c == 0)
+    data = b"\3\x08" + head(width, 0, columns, adaptive) * 8
+    compressor = build("entropy(identity)")
+    assert peak(opened, data, compressor, shape) <= allowed(shape)
+    assert isinstance(outcome(opened, data, compressor, shape), DecodeError)  # after all eight were decoded
+
+
+@pytest.mark.parametrize(
+    "plane",
+    [
+        head(16, 2**34, 1, True),
+        head(64, 2**34, 1, False),
+        head(8, 0, 3000, True),
+        head(8, 0, 2**30, False),
+        head(1, 2**30, 2**25, True),
+    ],
+)
+def test_claims_of_gigabytes_cost_nothing(plane):
+    data = b"\3\x08" + plane * 8
+    for spec in LEARNING:
+        assert peak(opened, data, build(spec), (30, 100)) < MIB
+        assert isinstance(outcome(opened, data, build(spec), (30, 100)), DecodeError)
+
+
+@pytest.mark.parametrize("spec", LEARNING)
+def test_a_code_for_another_shape(spec):
+    """Basis, counts and columns do not fit: refused, or numbers of the expected shape."""
+    for case in CASES[LEARNING.index(spec) * len(SHAPES) * 2 :][: len(SHAPES) * 2]:
+        for shape in SHAPES:
+            result = outcome(opened, case.data, build(spec), shape)
+            assert isinstance(result, DecodeError) or result.shape == shape

@@ -1,0 +1,317 @@
+"""Shaped: nothing before there is a gradient, then what the loss can see; receivers need the basis alone."""
+
+import math
+
+import pytest
+import torch
+
+from cvfl.compress import Context, Packet, Plane, Shaped, build
+from cvfl.compress.deadzone import PEAK, cell, cell_code, zigzag
+from cvfl.compress.shaped import MOST
+from cvfl.errors import CompressError, ConfigError, DecodeError
+from cvfl.wire import decode_packet, encode_packet
+
+CONTEXT = Context(seed=1, t0=2, m=3)
+ONE = cell_code(1.0)
+
+
+def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def exchange(sender, receiver, h, context=CONTEXT) -> tuple[Packet, torch.Tensor]:
+    """One round: bytes between two ends, and both settle."""
+    packet = decode_packet(encode_packet(sender.compress(h, context)), tuple(h.shape))
+    back = receiver.decompress(packet, context)
+    for end in (sender, receiver):
+        end.settle(packet, back, context)
+    return packet, back
+
+
+def taught(gradient: torch.Tensor, loss: float = 0.5, tolerance: float = 0.02) -> tuple[Shaped, Shaped]:
+    """A sender that has seen a gradient, and a receiver that has not."""
+    sender, receiver = Shaped(tolerance), Shaped(tolerance)
+    sender.observe(gradient, loss)
+    return sender, receiver
+
+
+def error(back: torch.Tensor, h: torch.Tensor) -> float:
+    return float((back.double() - h.double()).square().sum())
+
+
+def packet_of(steps, cells=None, basis=None, dtype=torch.float32) -> Packet:
+    """A packet as it would arrive."""
+    q, P = torch.tensor(steps, dtype=torch.int32), len(basis[0]) if basis else 3
+    planes = [Plane(zigzag(q).reshape(-1), 16)]
+    if cells is not None:
+        planes.append(Plane(torch.tensor(cells, dtype=torch.int32), 12))
+    if basis is not None:
+        planes.append(Plane(torch.tensor(basis, dtype=torch.int32).reshape(-1) + 128, 8))
+    return Packet((len(steps), P), tuple(planes), dtype=dtype)
+
+
+def test_by_hand():
+    """ĥ = q S: steps of each row times rows of bytes in cells. The basis is kept, and may be scaled."""
+    receiver = Shaped()
+    first = packet_of([[1, 0], [-2, 3]], cells=[ONE, ONE - 4], basis=[[1, 2, -3], [10, 0, -127]])
+    expected = [[1, 2, -3], [-2 + 15, -4, 6 - 3 * 63.5]]  # the second cell is 1/2
+    back = receiver.decompress(first, CONTEXT)
+    assert back.tolist() == expected
+    receiver.settle(first, back, CONTEXT)
+    assert receiver.decompress(packet_of([[1, 0], [-2, 3]]), CONTEXT).tolist() == expected
+    scaled = packet_of([[0, 2]], cells=[ONE + 4, ONE])
+    assert receiver.decompress(scaled, CONTEXT).tolist() == [[20, 0, -254]]
+    assert receiver.decompress(packet_of([[0, 2]]), CONTEXT).tolist() == [[10, 0, -127]]  # it was not settled
+    receiver.settle(scaled, back, CONTEXT)
+    assert receiver.decompress(packet_of([[0, 2]]), CONTEXT).tolist() == [[20, 0, -254]]
+
+
+def test_rows_are_added_up_in_one_order():
+    """In float64, from the first component to the last, whatever their sizes: every receiver has the same bits."""
+    K, P = 20, 7
+    random = torch.Generator().manual_seed(5)
+    basis = torch.randint(-127, 128, (K, P), generator=random).tolist()
+    cells = torch.randint(ONE - 150, ONE + 150, (K,), generator=random).tolist()
+    steps = torch.randint(-PEAK, PEAK + 1, (11, K), generator=random).tolist()
+    back = Shaped().decompress(packet_of(steps, cells, basis, torch.float64), CONTEXT)
+    for i, row in enumerate(steps):
+        for j in range(P):
+            total = 0.0
+            for k in range(K):
+                total += row[k] * (basis[k][j] * cell(cells[k]))
+            assert float(back[i, j]) == total
+
+
+def test_before_there_is_a_gradient_nothing_is_worth_sending():
+    h = numbers(20, 6)
+    sender, receiver = Shaped(), Shaped()
+    packet, back = exchange(sender, receiver, h)
+    assert [plane.symbols.numel() for plane in packet.planes] == [0]
+    assert not back.any()
+    assert sender.bound(h, CONTEXT).worst == pytest.approx(error(back, h), rel=1e-5)
+
+
+def test_a_basis_travels_when_it_is_new():
+    """First at once, then when twice as many rounds have gone; between them symbols alone."""
+    sender, receiver = Shaped(), Shaped()
+    planes = []
+    for t0 in range(14):
+        h = numbers(40, 5, seed=t0)
+        packet, _ = exchange(sender, receiver, h)
+        planes.append(len(packet.planes))
+        sender.observe(numbers(40, 5, seed=99) * 0.01, 0.5)
+        assert (sender.age, sender.next) == (receiver.age, receiver.next)
+        assert torch.equal(sender.basis.bytes, receiver.basis.bytes)
+        assert sender.basis.cells == receiver.basis.cells
+    assert [t0 for t0, count in enumerate(planes) if count == 3] == [1, 4, 10]
+    assert set(planes) == {1, 3}
+
+
+def test_steps_shrink_with_the_loss_without_a_new_basis():
+    gradient, h = numbers(40, 5) * 0.1, numbers(40, 5, seed=1)
+    sender, receiver = taught(gradient, loss=2.0)
+    exchange(sender, receiver, h)
+    sender.next = 1000
+    before = sender.basis
+    for _ in range(12):
+        sender.observe(gradient, 0.001)
+    packet, back = exchange(sender, receiver, h)
+    assert len(packet.planes) == 2
+    assert sender.basis.bytes is before.bytes
+    assert all(new < old for new, old in zip(receiver.basis.cells, before.cells, strict=True))
+    assert error(back, h) <= sender.bound(h, CONTEXT).worst
+    packet, _ = exchange(sender, receiver, h)
+    assert len(packet.planes) == 1  # once is enough
+
+
+def test_what_the_loss_cannot_see_costs_less():
+    """The loss has a gradient in the first of eight directions only: that one is sent more finely."""
+    gradient = torch.zeros(200, 8)
+    gradient[:, 0] = numbers(200, seed=2) * 0.1
+    h = numbers(200, 8, seed=1)
+    sender, receiver = taught(gradient, loss=0.1, tolerance=0.001)
+    _, back = exchange(sender, receiver, h)
+    errors = (back - h).square().mean(0)
+    assert errors[0] < 0.5 * errors[1:].min()
+
+
+@pytest.mark.parametrize("tolerance", [1e-4, 1e-3, 1e-2])
+def test_the_loss_rises_by_about_the_tolerance(tolerance):
+    """e G e / 2 for the mean row, G = E[g g'] of the samples' own gradients, against the loss itself."""
+    gradient, h, loss = numbers(500, 6, seed=3) * 0.02, numbers(500, 6, seed=4), 0.7
+    sender, receiver = taught(gradient, loss, tolerance)
+    _, back = exchange(sender, receiver, h)
+    G = 500 * gradient.double().t() @ gradient.double()
+    e = (back - h).double()
+    rise = float(((e @ G) * e).sum(1).mean()) / 2
+    assert 0.2 * tolerance * loss < rise < 3 * tolerance * loss
+
+
+def test_the_basis_is_that_of_the_whole_when_a_difference_is_sent():
+    gradient, whole = numbers(60, 4), numbers(60, 4, seed=1)
+    difference = torch.zeros(60, 4)
+    difference[0, 0] = 1.0
+    alone, behind = taught(gradient)[0], taught(gradient)[0]
+    plain = alone.compress(whole, CONTEXT)
+    packet = behind.compress(difference, Context(whole=whole))
+    assert [plane.symbols.tolist() for plane in packet.planes[1:]] == [
+        plane.symbols.tolist() for plane in plain.planes[1:]
+    ]
+    assert packet.planes[0].symbols.ne(0).sum() <= packet.planes[0].columns  # only one row differs
+    back = behind.decompress(packet, CONTEXT)
+    assert error(back, difference) <= behind.bound(difference, Context(whole=whole)).worst
+
+
+@pytest.mark.parametrize("scale", [1e3, 1e9, 1e15, 1e30])
+def test_a_jump_beyond_what_symbols_can_say_keeps_its_sign_and_its_bound(scale):
+    """No symbol is further than 32,766 steps from zero; the rest comes in later rounds."""
+    h, gradient = numbers(50, 4, seed=1), numbers(50, 4) * 0.1
+    sender, receiver = taught(gradient, tolerance=1e-6)
+    exchange(sender, receiver, h)
+    sender.next = 1000
+    jump = (h.sign() * (h.abs() + 1) * scale).clone()
+    packet, back = exchange(sender, receiver, jump)
+    assert packet.planes[0].symbols.int().max() <= 2 * PEAK
+    assert error(back, jump) <= sender.bound(jump, CONTEXT).worst
+    assert float((back.double() * jump.double()).sum()) > 0
+    assert error(back, jump) <= float(jump.double().square().sum())
+
+
+SHAPES = [(), (0,), (1,), (7,), (3, 0), (0, 3), (1, 1), (1, 9), (9, 1), (2, 3, 5), (70, 70)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_shape(shape, dtype):
+    sender, receiver = Shaped(1e-6), Shaped(1e-6)
+    for t0 in range(3):
+        h = numbers(*shape, seed=t0, dtype=dtype)
+        bound = sender.bound(h, CONTEXT)
+        packet, back = exchange(sender, receiver, h)
+        assert (back.shape, back.dtype) == (h.shape, h.dtype)
+        assert error(back, h) <= bound.worst
+        assert packet.planes[0].columns >= 1
+        assert len(receiver.basis.cells) <= min(MOST, shape[-1] if shape else 1)
+        sender.observe(numbers(*shape, seed=t0 + 9, dtype=dtype), 0.5)
+    if math.prod(shape):
+        assert back.any()
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1e-60, 1e-20, 1e20, 1e60, 1e140])
+@pytest.mark.parametrize("slope", [1e-90, 1e-30, 1.0, 1e30, 1e90])
+def test_every_magnitude(scale, slope):
+    sender, receiver = Shaped(), Shaped()
+    for t0 in range(4):
+        h = numbers(30, 5, seed=t0, dtype=torch.float64) * scale
+        bound = sender.bound(h, CONTEXT)
+        _, back = exchange(sender, receiver, h)
+        assert error(back, h) <= bound.worst
+        sender.observe(numbers(30, 5, seed=t0 + 9, dtype=torch.float64) * slope, 0.5)
+    if slope <= 1:  # if not, steps may be so small that their cells are below 2^-100, and there are none
+        assert back.any() == (scale > 1e-30)
+
+
+@pytest.mark.parametrize(
+    ("gradient", "loss"),
+    [
+        (torch.full((3, 4), math.nan), 1.0),
+        (torch.full((3, 4), math.inf), 1.0),
+        (torch.full((3, 4), 1e200, dtype=torch.float64), 1.0),
+        (torch.zeros(3, 4), 1.0),
+        (torch.zeros(0, 4), 1.0),
+        (torch.zeros(3, 0), 1.0),
+        (torch.ones(3, 4), math.nan),
+        (torch.ones(3, 4), math.inf),
+        (torch.ones(3, 4), -1.0),
+    ],
+)
+def test_gradients_that_say_nothing_are_passed_over(gradient, loss):
+    sender = Shaped()
+    sender.observe(gradient, loss)
+    assert sender.fisher is None
+    assert sender.loss == 1.0
+
+
+def test_a_loss_of_zero_is_no_error():
+    sender, receiver = taught(numbers(9, 4), loss=0.0)
+    _, back = exchange(sender, receiver, numbers(9, 4))
+    assert back.isfinite().all()
+
+
+def test_a_restart_changes_nothing():
+    sender, receiver, again = Shaped(), Shaped(), Shaped()
+    for t0 in range(6):
+        h = numbers(40, 5, seed=t0)
+        again.load_state_dict({key: value.clone() for key, value in sender.state_dict().items()})
+        assert encode_packet(again.compress(h, CONTEXT)) == encode_packet(sender.compress(h, CONTEXT))
+        assert again.bound(h, CONTEXT) == sender.bound(h, CONTEXT)
+        exchange(sender, receiver, h)
+        sender.observe(numbers(40, 5, seed=99 + t0), 0.5)
+    again.load_state_dict({})
+    assert again.basis.cells == ()
+    assert again.fisher is None
+
+
+def test_what_cannot_be_compressed_is_refused():
+    for bad in (math.nan, math.inf, -math.inf):
+        for act in (Shaped().compress, Shaped().bound):
+            with pytest.raises(CompressError, match="NaN or an infinite"):
+                act(torch.tensor([[0.0, bad]]), CONTEXT)
+    for tolerance in (0, 1e-7, 2, math.nan):
+        with pytest.raises(ConfigError, match="tolerance is a share of the loss"):
+            Shaped(tolerance)
+    with pytest.raises(ConfigError, match="shaped cannot follow a schedule"):
+        build("schedule(shaped)")
+
+
+GOOD = packet_of([[1, 0], [-2, 3]], cells=[ONE, ONE], basis=[[1, 2, -3], [10, 0, -127]])
+
+
+def changed(plane: int, symbols: torch.Tensor | None = None, width: int | None = None) -> Packet:
+    planes = list(GOOD.planes)
+    was = planes[plane]
+    planes[plane] = Plane(was.symbols if symbols is None else symbols, was.width if width is None else width)
+    return Packet(GOOD.shape, tuple(planes))
+
+
+BAD = {
+    "no planes": Packet((2, 3), ()),
+    "four planes": Packet((2, 3), (*GOOD.planes, GOOD.planes[0])),
+    "scalars": Packet((2, 3), GOOD.planes, scalars=(1.0,)),
+    "symbols of another width": changed(0, width=15),
+    "a symbol too few": changed(0, GOOD.planes[0].symbols[1:]),
+    "symbols without a basis": Packet((2, 3), GOOD.planes[:1]),
+    "cells without a basis": Packet((2, 3), GOOD.planes[:2]),
+    "cells of another width": changed(1, width=16),
+    "no cells": Packet((2, 3), (Plane(torch.zeros(0), 16), Plane(torch.zeros(0), 12), Plane(torch.zeros(0), 8))),
+    "a cell too many": changed(1, torch.tensor([ONE] * 3)),
+    "bytes of another width": changed(2, width=7),
+    "a byte too few": changed(2, GOOD.planes[2].symbols[1:]),
+    "too many components": Packet(
+        (1, 1), (Plane(torch.zeros(65), 16), Plane(torch.full((65,), ONE), 12), Plane(torch.zeros(65), 8))
+    ),
+    "nothing to be wide": Packet(
+        (2, 0), (Plane(torch.zeros(4), 16), Plane(torch.full((2,), ONE), 12), Plane(torch.zeros(1), 8))
+    ),
+    "beyond floats": changed(1, torch.tensor([4095, ONE])),
+}
+
+
+@pytest.mark.parametrize("packet", BAD.values(), ids=BAD)
+def test_bad_packets_are_refused(packet):
+    with pytest.raises(DecodeError):
+        Shaped().decompress(packet, CONTEXT)
+    assert Shaped().decompress(GOOD, CONTEXT).shape == (2, 3)
+
+
+def test_a_basis_for_rows_without_components_is_a_value():
+    planes = Plane(torch.zeros(4), 16), Plane(torch.full((2,), ONE), 12), Plane(torch.zeros(0), 8)
+    assert Shaped().decompress(Packet((2, 0), planes), CONTEXT).shape == (2, 0)
+
+
+def test_another_number_of_components_than_the_known_basis_is_refused():
+    receiver = Shaped()
+    receiver.settle(GOOD, torch.zeros(2, 3), CONTEXT)
+    for packet in (packet_of([[1, 2, 3]]), packet_of([[1]]), packet_of([[1, 2, 3]], cells=[ONE] * 3)):
+        with pytest.raises(DecodeError, match="symbols for"):
+            receiver.decompress(packet, CONTEXT)
