@@ -26,6 +26,7 @@ def settings(**changes: Any) -> RunConfig:
         "batch_size": 32,
         "local_iterations": 2,
         "compressor": "topk:bits=8",
+        "server_compressor": "scalar:bits=8",
         "party_model": {"width": 4, "hidden": [4]},
         "evaluate_every": 2,
         "network": {"checkpoint_every": changes.pop("every", 2)},

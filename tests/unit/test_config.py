@@ -59,9 +59,9 @@ def test_each_mistake_gets_one_line_that_names_the_key(change: dict[str, object]
 @pytest.mark.parametrize(
     ("change", "replies"),
     [
-        ({}, "identity"),
-        ({"compressor": "auto"}, "identity"),
-        ({"server_compressor": "auto"}, "auto"),
+        ({}, "auto"),
+        ({"server_compressor": "scalar:bits=8"}, "identity"),
+        ({"compressor": "auto", "server_compressor": "identity"}, "identity"),
         ({"server_compressor": " auto "}, "auto"),
     ],
 )
