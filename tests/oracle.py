@@ -1,4 +1,4 @@
-"""The range code of docs/wire-format.md once more, one symbol at a time and with whole numbers only: slow, and plain.
+"""The range code of docs/wire-format.md once more, one symbol at a time: slow, and plain.
 
 A test that compares it with `cvfl.compress.rangecode` compares that with the page, and with no library.
 """
@@ -7,12 +7,21 @@ from __future__ import annotations
 
 import bisect
 import math
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+
+from cvfl.compress import Plane
 
 FULL = 1 << 24
 """Probabilities are multiples of 1 / FULL."""
 Column = list[int]
+Head = tuple[int, bool, int, int]
+"""Width, adaptive, count, columns."""
+
+
+class Refused(Exception):  # noqa: N818
+    """A decoder of the page refuses this."""
 
 
 class Writer:
@@ -53,20 +62,26 @@ class Reader:
     """Beyond its end a code goes on with zeros."""
 
     def __init__(self, words: Sequence[int]) -> None:
-        self.words = iter(words)
+        self.words, self.given = iter(words), len(words)
         self.beyond, self.range = next(self.words, 0) << 32 | next(self.words, 0), 2**64 - 1
 
     def read(self, lefts: Sequence[int]) -> int:
         """The symbol whose part of the range holds the place; lefts ends with FULL."""
         unit = self.range >> 24
         place = self.beyond // unit
-        assert place < FULL, "no encoder wrote this"
+        if place >= FULL:
+            raise Refused("no encoder wrote this")
         symbol = bisect.bisect_right(lefts, place) - 1
         self.beyond -= unit * lefts[symbol]
         self.range = unit * (lefts[symbol + 1] - lefts[symbol])
         if self.range < 2**32:
             self.beyond, self.range = self.beyond << 32 | next(self.words, 0), self.range << 32
         return symbol
+
+    def end(self, symbols: int) -> None:
+        """Nothing may be left over."""
+        if next(self.words, None) is not None or (self.beyond >= 2**33 - 1 if symbols else self.given):
+            raise Refused("words too many")
 
 
 def lefts(counts: Column) -> list[int]:
@@ -182,3 +197,44 @@ def read(coder: Reader, model: Model, count: int) -> list[int]:
             symbols[i] = symbol
         model.learn(seen)
     return symbols
+
+
+def head(code: bytes, n: int, scalar_size: int = 4) -> tuple[list[Head], list[int]]:
+    """The head of a code, read as the page says: (width, adaptive, count, columns) of each plane; and the words."""
+
+    def number() -> int:
+        nonlocal at
+        value = place = 0
+        while True:
+            value |= (code[at] & 127) << place
+            at, place = at + 1, place + 7
+            if code[at - 1] < 128:
+                return value
+
+    at, planes = 1, []
+    for _ in range(code[0] % 16):
+        width, adaptive, at = code[at] % 128, code[at] >= 128, at + 1
+        count = number()
+        planes.append((width, adaptive, count - 1 if count else n, number()))
+    at += code[0] // 16 * scalar_size
+    return planes, list(struct.unpack(f"<{(len(code) - at) // 4}I", code[at:]))
+
+
+def written(
+    symbols: list[list[int]], planes: list[Head], counts: dict[int, list[Column]]
+) -> tuple[Writer, dict[int, list[Column]], float]:
+    """What the oracle writes for these planes, the counts after it, and the ideal length in bits."""
+    coder, after, bits = Writer(), dict(counts), 0.0
+    for index, (values, (width, adaptive, _, columns)) in enumerate(zip(symbols, planes, strict=True)):
+        if adaptive:
+            model = Model(width, columns, counts.get(index, []))
+            write(coder, model, values)
+            after[index], bits = model.counts, bits + model.bits
+        else:
+            write_plain(coder, values, width)
+            bits += width * len(values)
+    return coder, after, bits
+
+
+def values_of(plane: Plane) -> list[int]:
+    return [value % 2**plane.width for value in plane.symbols.tolist()]

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from cvfl.compress import Context, Packet, build
+import oracle
+from cvfl.compress import Compressor, Context, Packet, Plane, build
 from cvfl.compress.indices import decode_indices, encode_indices
 from cvfl.rng import DITHER, stream
 from cvfl.wire import (
@@ -21,6 +22,7 @@ from cvfl.wire import (
     Broadcast,
     Embedding,
     Evaluation,
+    Folded,
     Gradient,
     Matched,
     Spelling,
@@ -87,6 +89,7 @@ def test_everything_is_covered():
     assert any("scalar" in spec and "low" not in spec for spec in specs)
     assert any("scalar" in spec and "low" in spec for spec in specs)
     assert {"topk:bits=16", "topk:bits=8,by=entry"} <= set(specs)
+    assert {spec.partition(":")[0] for spec in specs} >= {"deadzone", "shaped", "feedback(deadzone", "entropy(deadzone"}
     assert {Example(name).says["message"] for name in named("frame-")} == set(MESSAGES)
     assert {Example(name).says["message"] for name in named("setup-")} == set(SETUPS)
     assert {Example(name).says["message"] for name in named("control-")} == set(CONTROLS)
@@ -134,19 +137,47 @@ def test_indices(name):
     assert decode_indices(read, n).tolist() == indices.tolist()
 
 
-@pytest.mark.parametrize("name", named("packet-"))
-def test_packets(name):
+def end(example: Example) -> Compressor:
+    """One end of a conversation, which has settled the message before this one if there was any."""
+    compressor = build(example.says["compressor"])
+    if "before" in example.says:
+        earlier = Example(example.says["before"])
+        packet = decode_packet(earlier.bytes, tuple(earlier.tensor("decoded").shape))
+        compressor.settle(packet, compressor.decompress(packet, earlier.context()), earlier.context())
+    return compressor
+
+
+@pytest.mark.parametrize("name", [name for name in named("packet-") if "tensor" in Example(name).says])
+def test_what_is_sent(name):
     example = Example(name)
-    h, context, compressor = example.tensor("tensor"), example.context(), build(example.says["compressor"])
+    compressor = end(example)
     if "gradient" in example.says:
         compressor.observe(example.tensor("gradient"))
-    assert encode_packet(compressor.compress(h, context)) == example.bytes
+    assert encode_packet(compressor.compress(example.tensor("tensor"), example.context())) == example.bytes
 
-    packet = decode_packet(example.bytes)
-    assert packet.shape == tuple(h.shape)
-    assert packet.dtype == h.dtype
-    decoded = build(example.says["compressor"]).decompress(packet, context)  # the receiver has seen no gradient
-    assert same_bits(decoded, example.tensor("decoded"))
+
+@pytest.mark.parametrize("name", [name for name in named("packet-") if "steps" in Example(name).says])
+def test_what_a_sender_of_shaped_packets_may_choose(name):
+    """Its steps, cells and basis are its own affair; what travels is their zigzags, codes and bytes."""
+    example = Example(name)
+    steps = [2 * q if q >= 0 else -2 * q - 1 for row in example["steps"] for q in row]
+    planes = [Plane(torch.tensor(steps), 16)]
+    if "cells" in example.says:
+        planes.append(Plane(torch.tensor(example["cells"]), 12))
+    if "basis" in example.says:
+        planes.append(Plane(torch.tensor(example["basis"]).reshape(-1) + 128, 8))
+    decoded = example.tensor("decoded")
+    assert encode_packet(Packet(tuple(decoded.shape), tuple(planes), dtype=decoded.dtype)) == example.bytes
+
+
+@pytest.mark.parametrize("name", named("packet-"))
+def test_what_is_decoded(name):
+    example = Example(name)
+    expected = example.tensor("decoded")
+    packet = decode_packet(example.bytes, tuple(expected.shape))
+    assert packet.shape == tuple(expected.shape)
+    assert packet.dtype == expected.dtype
+    assert same_bits(end(example).decompress(packet, example.context()), expected)  # and has seen no gradient
     assert encode_packet(packet) == example.bytes
 
 
@@ -157,6 +188,21 @@ def test_the_header_that_the_page_promises(name):
     assert n == example.tensor("tensor").numel()
     header = 9 + 4 * dims + (8 if packet.scalars else 0)
     assert len(example.bytes) == header + packed_size(n, packet.planes[0].width)
+
+
+def test_the_range_code_by_the_page_alone():
+    """`oracle` is written from the page, and knows neither the code nor its library."""
+    counts: list[list[int]] = []
+    for name in ("packet-entropy.hex", "packet-entropy-next.hex"):
+        example = Example(name)
+        assert example.bytes[:8] == bytes([3, 2, 12, 2, 1, 0x80 | 16, 0, 2])
+        coder, model = oracle.Reader(np.frombuffer(example.bytes[8:], "<u4").tolist()), oracle.Model(16, 2, counts)
+        [code] = oracle.read_plain(coder, 1, 12)
+        symbols = oracle.read(coder, model, 64)
+        cell = (4 + code % 4) * 2.0 ** (code // 4 - 128)
+        steps = [symbol // 2 if symbol % 2 == 0 else -(symbol + 1) // 2 for symbol in symbols]
+        assert [step * cell for step in steps] == example.tensor("decoded").reshape(-1).tolist()
+        counts = model.counts
 
 
 def packet_named(name: str) -> bytes:
@@ -172,6 +218,9 @@ MESSAGES = {
     "Embedding": lambda e: Embedding(e["t0"], e["m"], packet_named(e.says["packet"])),
     "Evaluation": lambda e: Evaluation(e["t0"], e["m"], packet_named(e.says["packet"])),
     "Gradient": lambda e: Gradient(e["t0"], packet_named(e.says["packet"])),
+    "Folded": lambda e: Folded(
+        e["t0"], packet_named(e.says["partial"]), tuple(packet_named(name) for name in e.says["model"].split(", "))
+    ),
     "Broadcast": lambda e: Broadcast(
         e["t0"], tuple(packet_named(name) for name in e.says["model"].split(", ")), listed(e.says["embeddings"])
     ),

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from cvfl.compress import Context, build
+from cvfl.compress.rangecode import decoded
 from cvfl.errors import DecodeError
 from cvfl.protocol.codec import Codec
-from cvfl.wire import HEADER, Broadcast, Embedding, decode, decode_packet, decode_setup, encode
+from cvfl.wire import HEADER, Broadcast, Embedding, Folded, decode, decode_packet, decode_setup, encode
 from cvfl.wire.control import decode_control
 
 HERE = Path(__file__).parent
@@ -27,6 +28,9 @@ FRAME = golden("frame-embedding")
 BROADCAST = golden("frame-broadcast")
 SCALAR = golden("packet-scalar-measured")
 COLUMN = golden("packet-topk-column")
+FOLDED = golden("frame-folded")
+CODED = golden("packet-entropy")
+SHAPED = golden("packet-shaped")
 
 
 def edited(data: bytes, at: int, new: bytes) -> bytes:
@@ -53,6 +57,7 @@ def listed(*roles: int) -> bytes:
 
 
 BODY = BROADCAST[20:]
+PIECES = FOLDED[20:]
 FRAMES = {
     "F1": [b"", FRAME[:1], FRAME[:19]],
     "F2": [header(FRAME, 0, b"CVFL"), bytes(48)],
@@ -66,6 +71,7 @@ FRAMES = {
         header(golden("frame-evaluation"), 6, b"\0\0"),
         header(BROADCAST, 6, b"\1\0"),
         header(golden("frame-gradient"), 6, b"\0\1"),
+        header(FOLDED, 6, b"\1\0"),
     ],
     "F9": [
         with_body(BROADCAST, body)
@@ -73,9 +79,23 @@ FRAMES = {
     ]
     + [with_body(BROADCAST, edited(BODY, 4, b"\xff\xff\xff\xff"))],
     "F10": [with_body(BROADCAST, listed(*roles)) for roles in ((2, 1), (1, 1), (1, 0), (0, 3, 0), (0, 1, 5, 4))],
+    "F11": [
+        with_body(FOLDED, body)
+        for body in (
+            b"",
+            b"\0",
+            PIECES[:-1],
+            PIECES + b"\0",
+            PIECES[:1],
+            edited(PIECES, 0, b"\3"),
+            edited(PIECES, 0, b"\1"),
+        )
+    ]
+    + [with_body(FOLDED, b"\x81\x20" + bytes(4097)), with_body(FOLDED, b"\1\xff\xff\xff\xff\x0f")],
+    "V1": [with_body(FOLDED, number + bytes(4)) for number in (b"\x81\x80\x80\x80\x80\0", b"\x81\0", b"\xff" * 5)],
 }
 PACKETS = {
-    "P1": [b"", SCALAR[:3], SCALAR[:10], SCALAR[:17], SCALAR[:22], SCALAR[:-1], SCALAR + b"\0"],
+    "P1": [b"", b"\3", b"\4", SCALAR[:3], SCALAR[:10], SCALAR[:17], SCALAR[:22], SCALAR[:-1], SCALAR + b"\0"],
     "P2": [edited(SCALAR, 0, bytes([code])) for code in (0, 5, 255)],
     "P3": [
         struct.pack("<BBBB", 1, 9, 0, 0) + b"\1\0\0\0" * 9,
@@ -130,6 +150,33 @@ CONTROLS = {
         header(TARGETS, 23, b"\xff\xff\xff\xff"),
     ],
 }
+WHY = {"V1": "a number", "E1": "ends within|cut off|end within", "E2": "planes, more than 8", "E3": "bits wide"}
+WHY |= {"E4": "do not fit", "E5": "do not fit", "E6": "no encoder wrote", "E7": "words too many"}
+SMALL = b"\3\1\1\2\1"  # one plain symbol of one bit, and no words yet
+
+
+def planes(*heads: tuple[int, ...], tail: bytes = b"") -> bytes:
+    """A code with these bytes as heads of its planes; without words all symbols are 0."""
+    return bytes([3, len(heads)]) + b"".join(bytes(head) for head in heads) + tail
+
+
+CODES = {
+    "V1": [planes((0x10, 0x80, 0, 1)), planes((0x10, 0, 0x81, 0)), planes((0x10, *[0x80] * 4, 0x80, 1, 1))],
+    "E1": [CODED[:2], CODED[:3], CODED[:6], CODED[:7], CODED[:-1], CODED[:-3], planes(tail=b"\0\0"), b"\3\x10\0\0\0"],
+    "E2": [planes(*[(1, 1, 1)] * 9), planes(*[(1, 1, 1)] * 15)],
+    "E3": [planes((width, 0, 1)) for width in (0, 33, 63, 65, 127, 0x80, 0x80 | 17, 0x80 | 32, 0x80 | 64)],
+    "E4": [planes((width, 66, 1)) for width in (1, 64, 0x81)] + [planes((16, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F, 1))],
+    "E5": [planes((0x90, 0, columns)) for columns in (0, 3, 4, 63)]
+    + [planes((0x88, 0, 2)), planes((16, 33, 2)), planes((0x90, 63, 2)), planes((16, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F))],
+    "E6": [planes((16, 0, 1), tail=b"\xff" * 12), planes((0x90, 0, 2), tail=b"\xff" * 12)],
+    "E7": [
+        CODED + bytes(8),
+        CODED + bytes(12),
+        CODED + b"\xff" * 8,
+        SMALL + b"\0\0\0\x40",
+        planes((16, 1, 1), tail=bytes(4)),
+    ],
+}
 RANGE = struct.pack("<ff", -1.0, 1.0)
 
 
@@ -167,6 +214,23 @@ COMPRESSORS = {
         ("topk:bits=16", COLUMN.replace(b"\x09", b"\x0b", 1)),
     ],
     "C5": [("topk:bits=16", COLUMN[:18] + b"\3" + COLUMN[19:-4])],
+    "C6": [
+        ("shaped", golden("packet-shaped-known")),
+        ("shaped", golden("packet-shaped-scaled")),
+        ("shaped", edited(SHAPED, 8, b"\2")),
+        ("shaped", edited(SHAPED, 23, b"\5")[:-1]),
+        ("shaped", struct.pack("<BBBBIIBIBIBI", 1, 2, 0, 3, 2, 3, 16, 0, 12, 0, 8, 0)),
+        ("shaped", struct.pack("<BBBBIBIBIBI", 1, 1, 0, 3, 1, 16, 65, 12, 65, 8, 65) + bytes(130 + 98 + 65)),
+    ],
+    "C7": [
+        ("deadzone", edited(golden("packet-deadzone"), 22, b"\xff\x0f")),
+        ("shaped", edited(SHAPED, len(SHAPED) - 9, b"\xff\xff\x1f")),
+    ],
+    "C8": [
+        *((spec, CODED) for spec in ("identity", "scalar:bits=3", "shaped", "topk:bits=2", "feedback(deadzone)")),
+        ("entropy(scalar:bits=3)", SCALAR),
+        ("feedback(entropy(deadzone))", golden("packet-deadzone")),
+    ],
 }
 
 
@@ -191,7 +255,13 @@ RECEIVERS = {
 def test_every_line_of_the_page_has_a_test():
     section = PAGE.partition("## What a decoder must refuse")[2]
     assert set(re.findall(r"^- `([A-Z]\d+)`", section, flags=re.M)) == set(
-        FRAMES.keys() | SETUPS.keys() | CONTROLS.keys() | PACKETS.keys() | COMPRESSORS.keys() | RECEIVERS.keys()
+        CODES.keys()
+        | FRAMES.keys()
+        | SETUPS.keys()
+        | CONTROLS.keys()
+        | PACKETS.keys()
+        | COMPRESSORS.keys()
+        | RECEIVERS.keys()
     )
 
 
@@ -225,6 +295,13 @@ def test_packets(rule):
             decode_packet(bad)
 
 
+@pytest.mark.parametrize("rule", CODES)
+def test_codes(rule):
+    for bad in CODES[rule]:
+        with pytest.raises(DecodeError, match=WHY[rule]):
+            build("entropy(deadzone:step=0.2)").decompress(decode_packet(bad, (32, 2)), Context(7, 3, 1))
+
+
 @pytest.mark.parametrize("rule", COMPRESSORS)
 def test_compressors(rule):
     for spec, data in COMPRESSORS[rule]:
@@ -251,6 +328,14 @@ def test_the_undamaged_examples_are_accepted():
     raw = COLUMN[:12] + struct.pack("<BIBI", 2, 2, 32, 4) + bytes([0b1100]) + COLUMN[-16:]
     assert build("topk:bits=16").decompress(decode_packet(raw), Context(7, 3, 1)).tolist()[0] == [1, 0, 0, 0.5]
     assert codec().decode(SCALAR, 3, (2, 3), torch.float32).shape == (2, 3)
+    assert isinstance(decode(with_body(FOLDED, PIECES)), Folded)
+    assert decode(with_body(FOLDED, b"\x80\x20" + bytes(4096))) == Folded(3, b"", (b"",) * 4095)
+    for code in (CODED, planes((0x90, 0, 2)), planes((16, 65, 1)), SMALL + b"\0\0\0\x80", planes()):
+        decoded(decode_packet(code, (32, 2)), {})
+    known = build("shaped")
+    known.settle(decode_packet(SHAPED), torch.zeros(2, 3), Context())
+    for data in (SHAPED, golden("packet-shaped-known"), golden("packet-shaped-scaled")):
+        assert known.decompress(decode_packet(data), Context()).shape == (2, 3)
 
 
 def test_a_lower_cap_is_kept():

@@ -12,6 +12,7 @@ from cvfl.compress import Context, DeadZone, Entropy, Feedback, Identity, Lattic
 from cvfl.errors import CompressError
 from cvfl.theory import topk_count
 from cvfl.wire import decode_packet, encode_packet
+from oracle import head, values_of, written
 
 bits = st.integers(1, 16)
 dtypes = st.sampled_from([torch.float32, torch.float64])
@@ -139,6 +140,20 @@ def test_law_5_top_k_counts_values_and_indices(h, b, context):
         # One bit a place at most, and never more than ceil(log2) bits an index.
         assert indices + 5 * (len(packet.planes) - 2) <= -(-places // 8)
         assert indices + 5 * (len(packet.planes) - 2) <= -(-k * max(1, (places - 1).bit_length()) // 8)
+
+
+@relaxed
+@given(h=tensors(), b=bits, context=contexts)
+def test_law_5_codes_are_as_long_as_their_models_say_and_never_much_longer_than_plain(h, b, context):
+    """Two bytes, at most five a plane, the scalars and two words; the rest is within 5% of the ideal length."""
+    size = 8 if h.dtype == torch.float64 else 4
+    for inner in (Identity(), Scalar(b), Lattice(b), TopK(b), TopK(b, by="entry"), DeadZone(8 / 2**b)):
+        packet, data = inner.compress(h, context), encode_packet(Entropy(inner).compress(h, context))
+        planes, words = head(data[1:], h.numel(), size)
+        _, _, ideal = written([values_of(plane) for plane in packet.planes], planes, {})
+        assert ideal <= sum(plane.width * plane.symbols.numel() for plane in packet.planes) + 1e-6
+        assert len(data) - 4 * len(words) <= 2 + 5 * len(planes) + size * len(packet.scalars)
+        assert ideal / 8 - 4 <= 4 * len(words) <= 1.05 * ideal / 8 + 8
 
 
 @relaxed

@@ -152,6 +152,18 @@ def test_the_ends_stay_alike_for_many_rounds(form):
         assert any("counts" in key for key in shared(sender))
 
 
+@pytest.mark.parametrize("inner", INNERS)
+def test_the_order_of_the_wrappers_does_not_matter(inner):
+    one, two = (build(spec_of(wrapper.format(inner), 3)) for wrapper in WRAPPERS[3:])
+    for t0 in range(4):
+        h, context = torch.randn(40, 6, generator=torch.Generator().manual_seed(t0)), Context(t0=t0)
+        data = sent(one, h, context)
+        assert sent(two, h, context) == data
+        for end in (one, two):
+            settle(end, data, h, context)
+            end.observe(h.cos(), 0.5)
+
+
 SHAPES = [(), (0,), (1,), (3, 0), (0, 3), (1, 1), (1, 7), (7, 1), (5, 33), (2, 3, 5), (65, 130)]
 
 
