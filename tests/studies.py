@@ -28,6 +28,7 @@ metric = "accuracy"
 local_iterations = 3
 batch_size = 32
 evaluate_every = 2
+server_compressor = "scalar:bits=8"
 step_size = {{ eta = 0.05 }}
 data = {{ name = "{data}", parties = 2 }}
 [preset.cpu]

@@ -19,6 +19,7 @@ rounds = 6
 batch_size = 100
 local_iterations = 2
 compressor = "scalar:bits=3"
+server_compressor = "scalar:bits=8"
 [data]
 name = "breast_cancer"
 parties = 3
@@ -131,10 +132,10 @@ def test_ctrl_c_keeps_the_rounds_that_are_done(config: Path, tmp_path: Path, mon
 def test_demo_shows_the_table_the_plot_and_writes_a_report(tmp_path: Path) -> None:
     code, output = call("demo", "--out", tmp_path / "demo", "--epochs", 1)
     assert code == 0, output
-    for name in ("none", "scalar b=2", "lattice b=2", "top-k b=2", "reduction", "MB up", "MB down", "1.0x"):
+    for name in ("none", "scalar b=2", "lattice b=2", "top-k b=2", "auto", "reduction", "MB up", "MB down", "1.0x"):
         assert name in output
     assert (tmp_path / "demo" / "report.html").exists()
-    assert len(list((tmp_path / "demo").glob("*/summary.json"))) == 4
+    assert len(list((tmp_path / "demo").glob("*/summary.json"))) == 5
 
 
 @pytest.mark.parametrize("command", [["demo"], ["train"], ["plan"], ["theory"], ["bench", "codec"], ["bench", "round"]])

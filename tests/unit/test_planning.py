@@ -10,7 +10,7 @@ import pytest
 import cvfl
 from cvfl.errors import ConfigError, CvflError
 from cvfl.experiments.calibration import Calibration, calibrate
-from cvfl.experiments.candidates import CANDIDATES, LOCAL_ITERATIONS, NONE, Setting, candidate, settings
+from cvfl.experiments.candidates import AUTO, CANDIDATES, LOCAL_ITERATIONS, NONE, Setting, candidate, settings
 from cvfl.experiments.federation import make_recipe
 from cvfl.experiments.forecast import Network, forecast
 from cvfl.experiments.loading import load_data
@@ -215,6 +215,15 @@ class TestPlan:
             sent = cvfl.train(config, data).summary["bytes"]
             predicted = (one.forecast.sent.up, one.forecast.sent.down, one.forecast.evaluation)
             assert predicted == (sent["up"], sent["down"], sent["evaluation"]), one.setting
+
+    def test_messages_that_shrink_are_foreseen_within_a_fifth(self, data):
+        config = digits(compressor="auto", server_compressor="auto", batch_size=128, local_iterations=10, epochs=20)
+        seen = calibrate(config, data, 33, ticks())
+        cost = forecast(seen, make_recipe(config, data).plan, LAN, AUTO.falling)
+        sent = cvfl.train(config, data).summary["bytes"]
+        assert cost.sent.total == pytest.approx(sent["up"] + sent["down"], rel=0.2)
+        constant = forecast(seen, make_recipe(config, data).plan, LAN)
+        assert constant.sent.total > 1.2 * cost.sent.total
 
     def test_a_few_rounds_already_tell_the_bytes(self, data):
         config = digits(compressor="lattice:bits=3", server_compressor="scalar:bits=8", rounds=40, epochs=None)

@@ -87,7 +87,7 @@ def plan_table(planned: Planned, tolerance: float) -> Table:
     """A row a setting, by Q; the recommended one in bold."""
     table = Table(
         padding=(0, 1, 0, 0),
-        caption=f"predicted: MB without evaluation, seconds with it; ok: at most {tolerance:.4g} behind none",
+        caption=f"predicted: MB without evaluation, seconds with it; ok: at most {tolerance:.4g} behind none, or later",
     )
     table.add_column("compressor", no_wrap=True)
     heads = ["Q", "rounds", "MB", "seconds", "compute/\ntransfer/\nlatency", "learnt\nvs none"]

@@ -93,7 +93,7 @@ class Run:
     @property
     def compressed(self) -> bool:
         """Whether any compressor in the configuration is other than the identity."""
-        named = [value for key, value in self.settings.items() if key.endswith("compressor") and value != "None"]
+        named = [value for key, value in self.settings.items() if key.endswith("compressor") and value != "null"]
         return not named or any(value.partition(":")[0] != "identity" for value in named)
 
 
