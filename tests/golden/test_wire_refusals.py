@@ -247,6 +247,8 @@ RECEIVERS = {
         lambda: codec().decode(SCALAR, 3, (3, 2), torch.float32),
         lambda: codec().decode(SCALAR, 3, (6,), torch.float32),
         lambda: codec().decode(SCALAR, 3, (2, 3), torch.float64),
+        lambda: codec("entropy(deadzone:step=0.2)").decode(CODED, 3, (32, 2), torch.float64),
+        lambda: codec("shaped").decode(SHAPED, 3, (3, 2), torch.float32),
     ],
     "S2": [lambda: codec("identity").decode(nan_packet(), 3, (3,), torch.float32)],
 }

@@ -10,7 +10,7 @@ import struct
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from cvfl.compress import build
@@ -23,7 +23,7 @@ CASES = cases()
 FRAMES = [encode(Embedding(2, 3, case.data)) for case in CASES]
 CODED = [i for i, case in enumerate(CASES) if case.data[0] > 2]
 numbers = st.integers(0, len(CASES) - 1)
-relaxed = settings(deadline=None)  # a busy machine is no failure
+relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no failure
 
 
 def allowed(shape: tuple[int, ...]) -> int:

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cvfl.compress import Compressor, Context, build
@@ -21,7 +21,7 @@ INNERS += ["deadzone:step={step}", "shaped", "schedule(scalar:bits={b})", "sched
 INNERS += ["schedule(deadzone:step={step})"]
 WRAPPERS = ["{}", "entropy({})", "feedback({})", "feedback(entropy({}))", "entropy(feedback({}))"]
 EVERY = [wrapper.format(inner) for wrapper in WRAPPERS for inner in INNERS]
-relaxed = settings(deadline=None)  # a busy machine is no failure
+relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no failure
 bits = st.integers(1, 16)
 dtypes = st.sampled_from([torch.float32, torch.float64])
 SENDER_ALONE = ("score", "fisher", "numbers")

@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import oracle
@@ -17,7 +17,7 @@ from cvfl.compress.rangecode import decoded, encoded
 from cvfl.errors import DecodeError
 from oracle import head, values_of, written
 
-relaxed = settings(deadline=None)  # a busy machine is no failure
+relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no failure
 
 
 def packet(symbols, width: int, columns: int = 1, shape: tuple[int, ...] | None = None) -> Packet:
