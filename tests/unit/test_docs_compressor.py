@@ -78,6 +78,26 @@ def test_bad_packets_are_refused(packet):
         build("signs").decompress(packet, CONTEXT)
 
 
+@pytest.mark.parametrize("spec", ["signs", "entropy(signs)", "feedback(signs)", "feedback(entropy(signs))"])
+def test_wrappers_take_it(spec):
+    sender, receiver = build(spec), build(spec)
+    h = torch.randn(300, 8, generator=torch.Generator().manual_seed(4)) + 2
+    errors, sizes = [], []
+    for t0 in range(6):
+        context = Context(seed=1, t0=t0, m=3)
+        data = encode_packet(sender.compress(h, context))
+        assert encode_packet(sender.compress(h, context)) == data
+        packet = decode_packet(data, (300, 8))
+        back = receiver.decompress(packet, context)
+        errors.append(float((back - h).square().sum()))
+        sizes.append(len(data))
+        assert errors[-1] <= sender.bound(h, context).worst
+        for end in (sender, receiver):
+            end.settle(packet, back, context)
+    assert (errors[-1] < 0.2 * errors[0]) == ("feedback" in spec)
+    assert (sizes[0] < 300) == ("entropy" in spec)  # a bit a component, or less: most signs are alike
+
+
 def test_the_use_trains(capsys):
     names: dict = {"__name__": "page"}
     exec(compile(USE, "docs/writing-a-compressor.md", "exec"), names)

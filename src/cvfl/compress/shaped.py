@@ -48,7 +48,7 @@ _MEMORY = 0.8  # of the gradients of earlier rounds in G
 _CURIOSITY = 1.0  # how much all directions together count beside those in which the loss has a gradient
 _SMALL = 0.01  # of the largest variance: a component with less is left out, after _WHILE epochs one with half of that
 _WHILE = 4
-_LEAST = 1e-200  # of the squares of gradients: what is below, or as far above one, floats cannot compute with
+_LEAST = 1e-60  # trace of G that says anything: with one below, or as far above one, floats cannot compute
 _COARSEST = 2.0  # times the root mean square of a component: no step is larger
 
 
