@@ -7,7 +7,7 @@ import torch
 
 from cvfl.compress import Context, Packet, Plane, Shaped, build
 from cvfl.compress.deadzone import PEAK, cell, cell_code, zigzag
-from cvfl.compress.shaped import MOST
+from cvfl.compress.shaped import MOST, Basis, in_turn
 from cvfl.errors import CompressError, ConfigError, DecodeError
 from cvfl.wire import decode_packet, encode_packet
 
@@ -315,3 +315,37 @@ def test_another_number_of_components_than_the_known_basis_is_refused():
     for packet in (packet_of([[1, 2, 3]]), packet_of([[1]]), packet_of([[1, 2, 3]], cells=[ONE] * 3)):
         with pytest.raises(DecodeError, match="symbols for"):
             receiver.decompress(packet, CONTEXT)
+
+
+@pytest.mark.parametrize("K", [1, 2, 9, 64])
+def test_exact_sums_have_the_bits_of_sums_in_turn(K):
+    """The matrix product is the fast path, adding up in turn the oracle; also for the largest symbols."""
+    draw = torch.Generator().manual_seed(K)
+    for top in (3, 32766):
+        cells = torch.randint(400, 480, (K,), generator=draw).tolist()
+        basis = Basis(torch.randint(-127, 128, (K, 33), generator=draw).to(torch.int8), tuple(cells))
+        q = torch.randint(-top, top + 1, (50, K), generator=draw, dtype=torch.int32)
+        assert basis.exact
+        assert torch.equal(q.double() @ basis.rows, in_turn(q, basis, 33))
+    extreme = Basis(torch.full((64, 2), 127, dtype=torch.int8), (483,) + (403,) * 63)
+    q = torch.full((1, 64), 32766, dtype=torch.int32)
+    assert extreme.exact
+    assert torch.equal(q.double() @ extreme.rows, in_turn(q, extreme, 2))
+    assert not Basis(extreme.bytes, (488,) + (403,) * 63).exact
+
+
+def test_a_budget_bounds_the_bits_of_a_row():
+    draw = torch.Generator().manual_seed(0)
+    h, gradient = torch.randn(400, 8, generator=draw), torch.randn(400, 8, generator=draw) / 400
+    symbols = {}
+    for budget in (2.0, 6.0, math.inf):
+        sender = Shaped(1e-4, budget)
+        sender.observe(gradient, 1.0)
+        plane = sender.compress(h, Context()).planes[0]
+        rows = plane.symbols.reshape(-1, plane.columns)
+        shares = [torch.unique(column, return_counts=True)[1].double() / len(column) for column in rows.t()]
+        symbols[budget] = -sum(float((share * share.log2()).sum()) for share in shares)
+        assert symbols[budget] <= budget
+    assert symbols[2.0] < symbols[6.0] < symbols[math.inf]
+    with pytest.raises(ConfigError, match="budget"):
+        Shaped(budget=0)
