@@ -144,6 +144,17 @@ def flat(h: Tensor) -> Tensor:
     return h.detach().to(float_type(h)).reshape(-1)
 
 
+def width_of(shape: tuple[int, ...]) -> int:
+    """P, the last dimension; that of a single number is 1."""
+    return shape[-1] if len(shape) else 1
+
+
+def rows_of(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The tensor as rows of its last dimension; torch cannot infer their number when that dimension is 0."""
+    width = width_of(shape)
+    return x.reshape(x.numel() // width if width else 0, width)
+
+
 def only_plane(packet: Packet, width: int, count: int) -> Tensor:
     """The symbols of a packet that must have exactly one plane of this width and count."""
     match packet.planes:

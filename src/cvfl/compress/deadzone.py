@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-from cvfl.compress.base import LARGEST, Compressor, Context, Packet, Plane, extremes, flat, no_scalars
+from cvfl.compress.base import LARGEST, Compressor, Context, Packet, Plane, extremes, flat, no_scalars, width_of
 from cvfl.compress.identity import Identity
 from cvfl.errors import ConfigError, DecodeError
 from cvfl.theory import ErrorBound, deadzone_error
@@ -46,7 +46,7 @@ class DeadZone(Compressor):
         x = flat(h).double()
         code = self._code(x, h, context)
         symbols = zigzag(quantized(x, cell(code)))
-        planes = cell_plane([code]), Plane(symbols, WIDTH, _width(h.shape))
+        planes = cell_plane([code]), Plane(symbols, WIDTH, max(1, width_of(h.shape)))
         return Packet(tuple(h.shape), planes, dtype=flat(h).dtype)
 
     def decompress(self, packet: Packet, context: Context) -> Tensor:
@@ -125,7 +125,3 @@ def unzigzag(symbols: Tensor) -> Tensor:
     """The integers that `zigzag` made symbols of."""
     s = symbols.to(torch.int32)
     return (s >> 1) ^ -(s & 1)
-
-
-def _width(shape: tuple[int, ...] | torch.Size) -> int:
-    return max(1, shape[-1]) if len(shape) else 1

@@ -25,7 +25,18 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from cvfl.compress.base import LARGEST, Compressor, Context, Packet, Plane, extremes, flat, no_scalars
+from cvfl.compress.base import (
+    LARGEST,
+    Compressor,
+    Context,
+    Packet,
+    Plane,
+    extremes,
+    flat,
+    no_scalars,
+    rows_of,
+    width_of,
+)
 from cvfl.compress.deadzone import (
     CELL_WIDTH,
     DEAD,
@@ -102,6 +113,7 @@ class Shaped(Compressor):
         self.tolerance, self.budget = float(tolerance), float(budget)
         self.basis = _NOTHING
         self.fisher: Tensor | None = None
+        self._unit: tuple[Tensor, float] | None = None
         self.loss = 1.0
         self.age = 0
         self.next = 0
@@ -120,7 +132,7 @@ class Shaped(Compressor):
     def decompress(self, packet: Packet, context: Context) -> Tensor:
         """q S, the same bits at every receiver."""
         basis, q = self._read(packet)
-        h = q.double() @ basis.rows if basis.exact else in_turn(q, basis, _width(packet.shape))
+        h = q.double() @ basis.rows if basis.exact else in_turn(q, basis, width_of(packet.shape))
         return finite(h.to(packet.dtype)).reshape(packet.shape)
 
     def settle(self, packet: Packet, decoded: Tensor, context: Context) -> None:
@@ -156,6 +168,7 @@ class Shaped(Compressor):
         else:
             self.fisher = _MEMORY * self.fisher + (1 - _MEMORY) * now
             self.loss = _MEMORY * self.loss + (1 - _MEMORY) * loss
+        self._unit = None
 
     def state_dict(self) -> dict[str, Tensor]:
         """The basis that both ends have, and what the sender learned."""
@@ -168,7 +181,7 @@ class Shaped(Compressor):
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore both."""
-        self.fisher = state.get("fisher")
+        self.fisher, self._unit = state.get("fisher"), None
         self.basis, self.loss, self.age, self.next = _NOTHING, 1.0, 0, 0
         if state:
             self.basis = Basis(state["bytes"], tuple(state["cells"].tolist()))
@@ -191,25 +204,27 @@ class Shaped(Compressor):
         whole = x if context.whole is None else _numbers(context.whole)
         if self.age >= self.next:
             return self._new(whole, self.age * len(x) / max(1, context.total))
-        aim, noise = self.tolerance * self._unit()[1], self._noise(self.basis)
+        aim, noise = self.tolerance * self._units()[1], self._noise(self.basis)
         if not self.basis.cells or noise <= 2 * aim:
             return self.basis
         return self.basis.scaled(math.sqrt(aim / noise))
 
-    def _unit(self) -> tuple[Tensor, float]:
-        """G and the loss in units of the trace of G, so that squares stay within what floats can hold."""
+    def _units(self) -> tuple[Tensor, float]:
+        """G and the loss in units of the trace of G, so that squares stay within what floats can hold; once a round."""
         assert self.fisher is not None
-        trace = float(self.fisher.trace())
-        return self.fisher / trace, self.loss / trace
+        if self._unit is None:
+            trace = float(self.fisher.trace())
+            self._unit = self.fisher / trace, self.loss / trace
+        return self._unit
 
     def _noise(self, basis: Basis) -> float:
         """By how much rounding to whole steps raises the loss."""
         rows = basis.rows
-        return float((rows @ self._unit()[0] * rows).sum()) / 24 if len(rows) else 0.0
+        return float((rows @ self._units()[0] * rows).sum()) / 24 if len(rows) else 0.0
 
     def _new(self, whole: Tensor, epochs: float) -> Basis:
         """The basis for these rows and this G; what few components could not say is added in later epochs."""
-        G, loss = self._unit()
+        G, loss = self._units()
         values, vectors = torch.linalg.eigh(G)
         y = whole @ (vectors * (values.clamp_min(0) + _CURIOSITY / len(values)).sqrt())
         variance, W = torch.linalg.eigh(y.t() @ y / len(y))
@@ -228,14 +243,14 @@ class Shaped(Compressor):
         rows = basis.rows
         if not len(rows):
             return torch.zeros(P, 0, dtype=torch.float64)
-        towards = rows if self.fisher is None else rows @ self._unit()[0] + rows * (_CURIOSITY / P)
+        towards = rows if self.fisher is None else rows @ self._units()[0] + rows * (_CURIOSITY / P)
         analysis: Tensor = towards.t() @ torch.linalg.pinv(towards @ rows.t(), hermitian=True)
         return analysis
 
     def _read(self, packet: Packet) -> tuple[Basis, Tensor]:
         """The basis of a packet and its symbols, row by row."""
         no_scalars(packet)
-        P, n = _width(packet.shape), math.prod(packet.shape[:-1])
+        P, n = width_of(packet.shape), math.prod(packet.shape[:-1])
         basis = self.basis
         match packet.planes:
             case (symbols,):
@@ -291,9 +306,4 @@ def _rows(h: Tensor) -> Tensor:
 
 
 def _numbers(h: Tensor) -> Tensor:
-    width = _width(h.shape)
-    return flat(h).double().cpu().reshape(h.numel() // width if width else 0, width)
-
-
-def _width(shape: tuple[int, ...] | torch.Size) -> int:
-    return shape[-1] if len(shape) else 1
+    return rows_of(flat(h).double().cpu(), h.shape)

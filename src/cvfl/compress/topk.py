@@ -33,6 +33,8 @@ from cvfl.compress.base import (
     flat,
     float_type,
     no_scalars,
+    rows_of,
+    width_of,
 )
 from cvfl.compress.identity import FLOAT_BITS
 from cvfl.compress.indices import decode_indices, encode_indices
@@ -54,7 +56,7 @@ class TopK(Compressor):
         """Send the indices of what is kept, and its values as plain floats."""
         x = flat(h)
         extremes(x, LARGEST[x.dtype])
-        rows = _rows(x, h.shape)
+        rows = rows_of(x, h.shape)
         kept = self._choose(rows)
         values = (rows[:, kept] if self.by == "column" else x[kept]).reshape(-1).contiguous()
         width, integers = FLOAT_BITS[x.dtype]
@@ -64,7 +66,7 @@ class TopK(Compressor):
     def decompress(self, packet: Packet, context: Context) -> Tensor:
         """Put the values in their places and zeros elsewhere."""
         no_scalars(packet)
-        n, width = math.prod(packet.shape), _width(packet.shape)
+        n, width = math.prod(packet.shape), width_of(packet.shape)
         if not packet.planes or packet.planes[-1].width != FLOAT_BITS[packet.dtype][0]:
             raise DecodeError("a top-k packet ends with a plane of float values")
         values = packet.planes[-1].symbols.view(packet.dtype)
@@ -89,7 +91,7 @@ class TopK(Compressor):
         least, greatest = extremes(flat(h), LARGEST[float_type(h)])
         dropped = h.numel() - self._count(h.numel())
         if self.by == "column" and h.numel():
-            width = _width(h.shape)
+            width = width_of(h.shape)
             dropped = h.numel() // width * (width - self._count(width))
         return theory.topk_error(dropped, max(-least, greatest))
 
@@ -106,7 +108,7 @@ class TopK(Compressor):
     def observe(self, gradient: Tensor, loss: float = 1.0) -> None:
         """Remember the mean gradient magnitude of each column."""
         if gradient.numel():
-            self.score = _rows(gradient.detach(), gradient.shape).abs().mean(0)
+            self.score = rows_of(gradient.detach(), gradient.shape).abs().mean(0)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The column scores, once there are any."""
@@ -148,13 +150,3 @@ def _largest(rank: Tensor, k: int) -> Tensor:
         above, ties = kept[values[kept] > least], kept[values[kept] == least]
         kept = np.sort(np.concatenate([above, ties[: k - above.size]]))
     return torch.from_numpy(kept).to(rank.device)
-
-
-def _rows(x: Tensor, shape: tuple[int, ...] | torch.Size) -> Tensor:
-    """The tensor as rows of its last dimension; torch cannot infer their number when that dimension is 0."""
-    width = _width(shape)
-    return x.reshape(x.numel() // width if width else 0, width)
-
-
-def _width(shape: tuple[int, ...] | torch.Size) -> int:
-    return shape[-1] if len(shape) else 1

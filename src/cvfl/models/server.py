@@ -72,7 +72,7 @@ class Concat(nn.Module):
             widths = [h.shape[1] for h in embeddings]
             parts = [h @ W.t() for h, W in zip(embeddings, torch.split(first.weight, widths, 1), strict=True)]
             start = torch.zeros_like(parts[0]) + (0 if first.bias is None else first.bias)
-            return [sum((part for j, part in enumerate(parts) if j != m), start) for m in range(len(parts))]
+            return _sums_of_others(parts, start)
 
     def pieces(self, columns: slice) -> dict[str, Tensor]:
         """W_m and everything after the first layer; b is in the sums."""
@@ -125,8 +125,7 @@ class Sum(nn.Module):
 
     def fold(self, embeddings: Sequence[Tensor]) -> list[Tensor]:
         """For each party the sum of the others."""
-        start = torch.zeros_like(embeddings[0])
-        return [sum((h for j, h in enumerate(embeddings) if j != m), start) for m in range(len(embeddings))]
+        return _sums_of_others(embeddings, torch.zeros_like(embeddings[0]))
 
     def pieces(self, columns: slice) -> dict[str, Tensor]:
         """The whole head: every embedding meets all of it."""
@@ -157,6 +156,11 @@ class Attention(nn.Module):
         weights = (values.tanh() @ self.query / len(self.query) ** 0.5).softmax(1)
         output: Tensor = self.head((weights[:, :, None] * values).sum(1))
         return output
+
+
+def _sums_of_others(parts: Sequence[Tensor], start: Tensor) -> list[Tensor]:
+    """For each part the sum of all others, added to what every sum starts with."""
+    return [sum((part for j, part in enumerate(parts) if j != m), start) for m in range(len(parts))]
 
 
 def _layers(head: nn.Module) -> list[nn.Module]:
