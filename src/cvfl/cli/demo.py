@@ -42,7 +42,7 @@ def demo(
         target = out or free_path(Path("runs") / "demo")
         console.print(
             "Hospital, bank, insurer and registry hold a quarter each of 1,797 digits.\n"
-            "Every round they send 16 numbers a row, then all take 10 local steps.\n",
+            "Every round they send what they make of a row, 16 numbers, then all take 10 local steps.\n",
             highlight=False,
         )
         results = []
