@@ -18,6 +18,7 @@ from cvfl.experiments.sections import (
     OptimizerConfig,
     PartyConfig,
     PartyModelConfig,
+    PrivacyConfig,
     Section,
     ServerModelConfig,
     StepSizeConfig,
@@ -53,17 +54,26 @@ class RunConfig(Section):
     party_model: PartyModelConfig = PartyModelConfig()
     server_model: ServerModelConfig = ServerModelConfig()
     party: dict[str, PartyConfig] = Field(default_factory=dict)
+    privacy: PrivacyConfig = PrivacyConfig()
     network: NetworkConfig = NetworkConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _algorithm_of_labels(cls, values: Any) -> Any:
+        """Parties without labels are told gradients: Algorithm 2, unless said otherwise."""
+        privacy = values.get("privacy") if isinstance(values, dict) else None
+        if isinstance(privacy, dict) and privacy.get("labels", "shared") != "shared" and "algorithm" not in values:
+            return values | {"algorithm": 2}
+        return values
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
         if (self.rounds is None) == (self.epochs is None):
             raise ValueError("give either rounds or epochs")
-        if self.algorithm == 2 and self.local_iterations != 1:
-            raise ValueError(f"algorithm 2 takes local_iterations = 1, not {self.local_iterations}")
         if self.step_size.schedule == "milestones" and not self.step_size.milestones:
             raise ValueError("step_size.schedule = 'milestones' needs step_size.milestones")
         _check_parties(self.data, self.party)
+        _check_labels(self)
         if self.algorithm == 2 and self.folding:
             raise ValueError("folding is for algorithm 1; algorithm 2 sends no embeddings to parties")
         for key, spec in self._compressors():
@@ -112,6 +122,21 @@ def _check_parties(data: DataConfig, parties: Mapping[str, PartyConfig]) -> None
         raise ValueError("data.limit is for data sets by name; a table is what it is")
     if data.name is None and not parties:
         raise ValueError("give data.name, or a section [party.NAME] with a table for every party")
+
+
+def _check_labels(config: RunConfig) -> None:
+    """One role holds the labels, and nothing that parties are told depends on them but gradients."""
+    holder, tables = config.privacy.labels, config.data.name is None
+    if not config.privacy.private_labels:
+        return
+    if config.algorithm == 1:
+        raise ValueError(f"privacy.labels = {holder!r} keeps labels from parties; algorithm 1 needs them, take 2")
+    if config.data.stratify:
+        raise ValueError("data.stratify splits rows by their labels; with private labels the split would tell of them")
+    if tables and holder not in config.party:
+        raise ValueError(f"privacy.labels: {holder!r} is no party; labels stay with the party whose table has them")
+    if others := [name for name, party in config.party.items() if party.label is not None and name != holder]:
+        raise ValueError(f"labels at two roles: privacy.labels = {holder!r}, and party.{others[0]}.label")
 
 
 def check_tables(config: RunConfig) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ from cvfl.experiments.terms import LOSSES, elsewhere, labels_from_bytes, labels_
 from cvfl.protocol import Holding, Loss, Party
 from cvfl.protocol.recipe import MakeModel
 from cvfl.wire.control import Targets
+
+if TYPE_CHECKING:  # the keys of a session need an extra
+    from cvfl.privacy.keys import PairSecrets, SessionKey
 
 LEFT_OUT = 3
 """The part of a row that has no label."""
@@ -60,12 +63,17 @@ class NamedRows:
     def restore(self, state: dict[str, Any]) -> None:
         """Nothing was kept."""
 
-    def party(self, m: int, facts: dict[str, Any]) -> Party:
+    def session_key(self) -> SessionKey | None:
+        """A new key pair if the privacy mode needs one."""
+        return session_key(self.config)
+
+    def party(self, m: int, facts: dict[str, Any], secrets: PairSecrets | None = None) -> Party:
         """Party m with its part of the data."""
         at = self.data.names.index(self.name)
         categories = self.data.categories[at] if self.data.categories else ()
         maker = party_maker(self.config, self.name, self.data.train[at], categories)
-        return _party(self.config, m, facts, maker, held(self.data, at), self.data.train_labels, self.data)
+        rows = held(self.data, at)
+        return _party(self.config, m, facts, maker, rows, self.data.train_labels, secrets, self.data)
 
 
 class TableRows:
@@ -150,7 +158,11 @@ class TableRows:
         ids = self.table.ids() if self.config.data.alignment == "private" else ()
         return hashlib.sha256("\n".join((str(self.table.table.rows), *ids)).encode()).hexdigest()
 
-    def party(self, m: int, facts: dict[str, Any]) -> Party:
+    def session_key(self) -> SessionKey | None:
+        """A new key pair if the privacy mode needs one."""
+        return session_key(self.config)
+
+    def party(self, m: int, facts: dict[str, Any], secrets: PairSecrets | None = None) -> Party:
         """Party m with its columns prepared."""
         order, train = self._order()
         dtype = getattr(torch, self.config.precision)
@@ -158,7 +170,16 @@ class TableRows:
         maker = party_maker(self.config, self.name, x, self.preparation.categories)
         rows = torch.split(x, self.sizes() or [])
         held_out = tuple(part for part in rows[1:] if len(part)) or (rows[2],)
-        return _party(self.config, m, facts, maker, (rows[0], held_out), self._labels[:train])
+        return _party(self.config, m, facts, maker, (rows[0], held_out), self._labels[:train], secrets)
+
+
+def session_key(config: RunConfig) -> SessionKey | None:
+    """A new key pair, if parties share secrets in this privacy mode."""
+    if not config.privacy.keyed:
+        return None
+    from cvfl.privacy.keys import SessionKey  # noqa: PLC0415  an extra
+
+    return SessionKey()
 
 
 def _party(
@@ -168,6 +189,7 @@ def _party(
     maker: MakeModel,
     rows: tuple[Any, tuple[Any, ...]],
     labels: Tensor,
+    secrets: PairSecrets | None,
     data: VerticalData | None = None,
 ) -> Party:
     known = read_facts(facts)

@@ -121,6 +121,47 @@ class PartyConfig(Section):
         return url and re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)
 
 
+class PrivacyConfig(Section):
+    """What roles learn of each other beyond the model.
+
+    `labels` is "shared" when every party has the training labels, else the one role that holds them: "server", or the
+    name of a party. `aggregation` is "secure" when the server learns the sum of the embeddings alone. Embeddings are
+    scaled to an L2 norm of at most `clip`, and Gaussian noise of `noise` times `clip` is added to what is sent.
+    """
+
+    labels: str = "shared"
+    aggregation: Literal["open", "secure"] = "open"
+    clip: float | None = Field(default=None, gt=0)
+    noise: float | None = Field(default=None, gt=0)
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _bounded(self) -> PrivacyConfig:
+        if self.noise is not None and self.clip is None:
+            raise ValueError("privacy.noise needs privacy.clip: noise hides what is bounded")
+        return self
+
+    @property
+    def private_labels(self) -> bool:
+        """Whether one role alone holds the labels."""
+        return self.labels != "shared"
+
+    @property
+    def relayed(self) -> bool:
+        """Whether a party holds the labels, and the server only passes on what it cannot read."""
+        return self.private_labels and self.labels != "server"
+
+    @property
+    def keyed(self) -> bool:
+        """Whether parties share secrets that the server does not have."""
+        return self.secure or self.relayed
+
+    @property
+    def secure(self) -> bool:
+        """Whether embeddings are masked, so that only their sum can be read."""
+        return self.aggregation == "secure"
+
+
 class NetworkConfig(Section):
     """How roles on several machines reach each other, and how patient they are. Not part of the terms of a run."""
 

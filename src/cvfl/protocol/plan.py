@@ -78,8 +78,6 @@ class Plan:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __post_init__(self) -> None:
-        if self.algorithm == 2 and self.Q != 1:
-            raise ConfigError(f"algorithm 2 takes one local iteration a round, not {self.Q}")
         if self.algorithm == 2 and self.folding:
             raise ConfigError("folding is for algorithm 1; algorithm 2 sends no embeddings to parties")
         if not 1 <= self.batch_size <= self.rows:

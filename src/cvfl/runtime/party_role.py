@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cvfl.errors import CvflError, DecodeError, RemoteProtocolError
 from cvfl.privacy import AlignmentParty
@@ -34,6 +34,9 @@ from cvfl.wire.control import (
 from cvfl.wire.frame import kind_of
 from cvfl.wire.message import KINDS
 from cvfl.wire.setup import BLINDED, MATCHED
+
+if TYPE_CHECKING:  # the keys of a session need an extra
+    from cvfl.privacy.keys import PairSecrets, SessionKey
 
 
 class Material(Protocol):
@@ -59,8 +62,11 @@ class Material(Protocol):
     def restore(self, state: dict[str, Any]) -> None:
         """Have the rows that `state` told."""
 
-    def party(self, m: int, facts: dict[str, Any]) -> Party:
-        """The party machine for these facts."""
+    def session_key(self) -> SessionKey | None:
+        """A new key pair if the party shares secrets with the others."""
+
+    def party(self, m: int, facts: dict[str, Any], secrets: PairSecrets | None = None) -> Party:
+        """The party machine for these facts, and for the secrets of this session."""
 
 
 class PartyRole:
@@ -78,6 +84,7 @@ class PartyRole:
         self._run, self._settling, self._m, self._session = "", "", 0, 0
         self._facts: dict[str, Any] = {}
         self._alignment: AlignmentParty | None = None
+        self._key: SessionKey | None = None
         if self._setup.rounds():
             known = self._setup.load(0)
             self._run = known["run"]
@@ -112,13 +119,14 @@ class PartyRole:
         match message:
             case Recall(session=session):
                 self._session, self.party, self._alignment = session, None, None
-                have = Have(session=session, run=self._run, rounds=self._checkpoints.rounds())
-                return [self._say(have)]
+                self._key = self.material.session_key()
+                public = self._key.public.hex() if self._key else ""
+                return [self._say(Have(session=session, run=self._run, rounds=self._checkpoints.rounds(), key=public))]
             case Settle(session=session, run=run, m=m, how=how) if session == self._session:
                 self._settling, self._m = run, m
                 return self._settle(how)
-            case Begin(session=session, m=m, t0=t0, facts=facts) if session == self._session and m == self._m:
-                return self._begin(t0, facts)
+            case Begin(session=session, m=m) if session == self._session and m == self._m:
+                return self._begin(message)
             case End() if self.party is not None and self.party.done:
                 self._keep({"m": self._m, "t0": self.party.t0, "facts": self._facts})
                 self.done = True
@@ -172,15 +180,24 @@ class PartyRole:
             self.party.load_state_dict(self._checkpoints.load(end["t0"]))
             self.done = True
 
-    def _begin(self, t0: int, facts: dict[str, Any]) -> Iterable[bytes]:
+    def _begin(self, begin: Begin) -> Iterable[bytes]:
         if self.material.sizes() is None:
             raise RemoteProtocolError(f"{self.material.name}: the run begins before its rows are settled")
-        self._facts = facts
-        self.party = self.material.party(self._m, facts)
-        self._checkpoints.drop_after(t0)
-        if t0 > 0:
-            self.party.load_state_dict(self._checkpoints.load(t0))
+        self._facts = begin.facts
+        self.party = self.material.party(self._m, begin.facts, self._secrets(begin.keys))
+        self._checkpoints.drop_after(begin.t0)
+        if begin.t0 > 0:
+            self.party.load_state_dict(self._checkpoints.load(begin.t0))
         return map(encode, self.party.start())
+
+    def _secrets(self, keys: Sequence[str]) -> PairSecrets | None:
+        """What the session's keys give; a run that is over has none, and needs none."""
+        if self._key is None or not keys:
+            return None
+        try:
+            return self._key.agree(self._m, [bytes.fromhex(key) for key in keys])
+        except ValueError:
+            raise RemoteProtocolError(f"{self.material.name}: public keys that are malformed") from None
 
     def _round(self, message: Message) -> Iterable[bytes]:
         if self.party is None:

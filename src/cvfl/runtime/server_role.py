@@ -270,7 +270,8 @@ class ServerRole:
         common = set(self.rounds.kept()).intersection(*rounds) if len(rounds) == len(self.names) else set()
         t0 = max(common, default=0)
         self.rounds.go_back(self.desk.server(facts), t0)
-        return self._to_all(lambda m: Begin(session=self._session, m=m, t0=t0, facts=facts))
+        keys = [key for _, have in sorted(self._have.items()) if (key := have.key)]
+        return self._to_all(lambda m: Begin(session=self._session, m=m, t0=t0, facts=facts, keys=keys))
 
     def _end_again(self, facts: dict[str, Any]) -> None:
         """The state after the last round is written when every party has its own: such a run is over."""

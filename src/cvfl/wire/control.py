@@ -29,7 +29,7 @@ from cvfl.wire.packet import Reader
 
 CONTROL, TARGETS = 7, 8
 MAX_CONTROL = 1 << 20
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of the messages and of what they mean; it changes when either does."""
 
 
@@ -58,12 +58,13 @@ class Recall(_Message):
 
 
 class Have(_Message):
-    """The rounds of which the sender has a checkpoint, and of which run; whether its rows are settled."""
+    """The rounds of which the sender has a checkpoint, and of which run; its public key if the session needs keys."""
 
     type: Literal["have"] = "have"
     session: int
     run: str
     rounds: list[int]
+    key: str = ""
 
 
 class Settle(_Message):
@@ -85,13 +86,14 @@ class Settled(_Message):
 
 
 class Begin(_Message):
-    """Go back to round t0; `facts` is what the party needs to know of the others."""
+    """Go back to round t0; `facts` is what the party needs to know of the others, `keys` their public keys, if any."""
 
     type: Literal["begin"] = "begin"
     session: int
     m: int
     t0: int
     facts: dict[str, Any] = Field(default_factory=dict)
+    keys: list[str] = Field(default_factory=list)
 
 
 class End(_Message):

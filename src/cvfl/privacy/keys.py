@@ -1,0 +1,59 @@
+"""Secrets that two parties share and the server does not: X25519 agreement, one key pair a party and session.
+
+    Have(session, key)   ────▶                      the public half; the private one never leaves memory
+                         ◀────   Begin(keys)        all public halves, in the order of the parties
+
+A session starts whenever a role has come back, so a restart never meets a key again that was used before. The server
+passes the public halves on: one that replaced them could read along, which docs/threat-model.md says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cvfl.errors import ConfigError, RemoteProtocolError
+
+try:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+except ImportError as missing:
+    raise ConfigError("this privacy mode needs: pip install 'cvfl[privacy]'") from missing
+
+PUBLIC = 32
+"""Bytes of a public key."""
+
+
+class SessionKey:
+    """One party's key pair for one session."""
+
+    def __init__(self) -> None:
+        self._private = X25519PrivateKey.generate()
+        self.public = self._private.public_key().public_bytes_raw()
+
+    def agree(self, m: int, publics: Sequence[bytes]) -> PairSecrets:
+        """Secrets with every other party, from the public keys of parties 1..M in their order."""
+        if not 1 <= m <= len(publics) or publics[m - 1] != self.public:
+            raise RemoteProtocolError(f"the key of party {m} is not the one that it sent")
+        if len(set(publics)) < len(publics) or any(len(public) != PUBLIC for public in publics):
+            raise RemoteProtocolError("the public keys of the session are malformed, or two are the same")
+        everyone = b"".join(publics)  # bound to who takes part: another set of keys gives other secrets
+        return PairSecrets(m, {j: self._shared(public) for j, public in enumerate(publics, 1) if j != m}, everyone)
+
+    def _shared(self, public: bytes) -> bytes:
+        try:
+            return self._private.exchange(X25519PublicKey.from_public_bytes(public))
+        except (ValueError, UnsupportedAlgorithm):
+            raise RemoteProtocolError("a public key of the session is no point of the curve") from None
+
+
+class PairSecrets:
+    """What party m shares with each other party, for one session."""
+
+    def __init__(self, m: int, shared: dict[int, bytes], everyone: bytes) -> None:
+        self.m, self.others, self._shared, self._everyone = m, tuple(sorted(shared)), shared, everyone
+
+    def key(self, j: int, purpose: str, size: int = 32) -> bytes:
+        """The key that parties m and j have for a purpose."""
+        return HKDF(SHA256(), size, self._everyone, f"cvfl {purpose}".encode()).derive(self._shared[j])
