@@ -198,7 +198,7 @@ WRONG: dict[str, tuple[Callable[[Folded], bytes], str]] = {
     "of another round": (lambda told: encode(replace(told, t0=2)), "Folded of round 2 in round 1"),
     "truncated": (cut, "packet: .* bytes announced"),
     "too long": (lambda told: encode(replace(told, partial=bytes(told.partial) + b"1")), "1 bytes too many"),
-    "nothing in it": (lambda told: seal(FOLDED, 0, told.t0, [varint(0)]), "without the sum over the others"),
+    "nothing in it": (lambda told: seal(FOLDED, 0, told.t0, [varint(0)]), "without its first packet"),
     "no pieces": (lambda told: encode(replace(told, model=())), "a server model of 1 packets, not 0"),
     "pieces twice": (lambda told: encode(replace(told, model=told.model * 2)), "a server model of 1 packets, not 2"),
     "pieces of another shape": (lambda told: encode(replace(told, model=(packet((PIECES + 1,)),))), r"not .*\(12,\)"),

@@ -80,6 +80,10 @@ class Concat(nn.Module):
         found = {key: value for key, value in self.named_parameters() if value is not first.bias}
         return {key: value[:, columns] if value is first.weight else value for key, value in found.items()}
 
+    def slope(self, columns: slice) -> Tensor | None:
+        """W_m, if the head is that one layer."""
+        return self._first.weight[:, columns] if self.folds and len(_layers(self.head)) == 1 else None
+
     def unfold(self, partial: Tensor, columns: slice) -> Callable[[Tensor], Tensor]:
         """W_m h_m + the sum over the others, and on."""
         own = self._first.weight[:, columns].t()
@@ -130,6 +134,11 @@ class Sum(nn.Module):
     def pieces(self, columns: slice) -> dict[str, Tensor]:
         """The whole head: every embedding meets all of it."""
         return dict(self.named_parameters())
+
+    def slope(self, columns: slice) -> Tensor | None:
+        """W, if the head is one linear layer: every embedding meets all of it."""
+        first, *rest = _layers(self.head)
+        return first.weight if type(first) is nn.Linear and not rest else None
 
     def unfold(self, partial: Tensor, columns: slice) -> Callable[[Tensor], Tensor]:
         """The own embedding added to the others."""

@@ -51,6 +51,19 @@ class Foldable(Fusion, Protocol):
         """The model as a function of h_m, given the sum over the others."""
 
 
+@runtime_checkable
+class Sloped(Protocol):
+    """A server model that may be linear: W_1 h_1 + ... + W_M h_M + b and nothing after it."""
+
+    def slope(self, columns: slice) -> Tensor | None:
+        """W_m, outputs x P_m, if the model is linear; `columns` are those of h_m among all side by side."""
+
+
+def slope_of(model: nn.Module, columns: slice) -> Tensor | None:
+    """W_m of a model that is linear in h_m and says so."""
+    return model.slope(columns) if isinstance(model, Sloped) else None
+
+
 def joined(model: nn.Module, embeddings: Sequence[Tensor]) -> Sequence[Tensor] | Tensor:
     """Constant embeddings in the form that the model takes fastest."""
     return model.join(embeddings) if isinstance(model, Fusion) else embeddings

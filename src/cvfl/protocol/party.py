@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from cvfl.compress import Identity
 from cvfl.errors import DataError, DecodeError, LocalProtocolError, RemoteProtocolError
 from cvfl.protocol.codec import Codec, Measured, restore, states_of
-from cvfl.protocol.fusion import Foldable, held
+from cvfl.protocol.fusion import Foldable, held, slope_of
 from cvfl.protocol.layers import Forward
 from cvfl.protocol.model_codec import ModelCodec
 from cvfl.protocol.plan import Plan
 from cvfl.protocol.rows import Holding
+from cvfl.types import SERVER
 from cvfl.wire import Broadcast, Bytes, Embedding, Evaluation, Folded, Gradient, Message
 
 
@@ -44,6 +45,7 @@ class Party:
         self.m, self.plan, self.holding, self.model, self.codecs = m, plan, holding, model, codecs
         self.server_model = server_model.train().requires_grad_(False)
         self.model_codec, self.reply_codec = model_codec, reply_codec
+        self.weight_codec = Codec(Identity(), plan.seed, SERVER, "server", "weights")
         self.optimizer = plan.optimizer.build(list(model.parameters()))
         self.t0 = 0
         self.measured: Measured | None = None
@@ -52,6 +54,7 @@ class Party:
         self._fuse = Forward(server_model, plan.seed, m, blank)
         self._x = torch.empty(0)
         self._h: Tensor | None = None
+        self._sent = b""
 
     @property
     def done(self) -> bool:
@@ -73,7 +76,7 @@ class Party:
         except DecodeError as error:
             raise RemoteProtocolError(f"{self.holding.name}: {error}") from error
         self.codecs[self.m].observe(gradient, loss)
-        self.t0, self._h = self.t0 + 1, None
+        self.t0, self._h, self._sent = self.t0 + 1, None, b""
         replies: list[Message] = [self._evaluation(message.t0)] if self.plan.evaluates_after(message.t0) else []
         return replies if self.done else [*replies, self._embedding()]
 
@@ -85,7 +88,7 @@ class Party:
             case (Folded() as folded, 1) if folded.t0 == self.t0 and self.plan.folding:
                 return self._local_steps(self._unfolded(folded), h)
             case (Gradient() as answer, 2) if answer.t0 == self.t0:
-                return self._step_along(answer, h)
+                return self._steps_along(answer, h)
         raise RemoteProtocolError(
             f"{self.holding.name}: {type(message).__name__} of round {message.t0} "
             f"in round {self.t0} of algorithm {self.plan.algorithm}"
@@ -122,13 +125,38 @@ class Party:
         assert h.grad is not None
         return h.grad, float(loss.detach())
 
-    def _step_along(self, message: Gradient, h: Tensor) -> tuple[Tensor, float]:
-        """Algorithm 2, lines 10-11: the server's gradient in h_m, carried on to theta_m; the loss is not told."""
-        gradient = self.reply_codec.decode(message.packet, self.t0, tuple(h.shape), h.dtype).to(h.device)
-        self.optimizer.zero_grad()
-        h.backward(gradient)  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+    def _steps_along(self, message: Gradient, h: Tensor) -> tuple[Tensor, float]:
+        """Algorithm 2, lines 10-11: the server's gradient in h_m, carried on to theta_m; the loss is not told.
+
+        Steps after the first reuse it. Of a linear server model the party knows W_m, too, and then moves the gradient
+        with its embedding: exactly for the squared error, along an upper bound of the loss for cross-entropy.
+        """
+        t0, told = self.t0, self.reply_codec.decode(message.packet, self.t0, tuple(h.shape), h.dtype).to(h.device)
+        bend = self._bend(message, h)
+        sent = h.detach() if bend is None else self._as_decoded(h)
+        for q in range(self.plan.Q):
+            if q > 0:  # h_m of iteration 0 is the one that was sent
+                h = self._embed(self._x, t0, q)
+            gradient = told if bend is None else torch.addmm(told, h.detach() - sent, bend)
+            self.optimizer.zero_grad()
+            h.backward(gradient)  # type: ignore[no-untyped-call]
+            self.optimizer.step()
         return gradient, 1.0
+
+    def _bend(self, message: Gradient, h: Tensor) -> Tensor | None:
+        """The matrix by which the gradient of every row changes when h_m does: c W_m^T W_m, c = curvature / B."""
+        slope = slope_of(self.server_model, self.plan.columns(self.m)) if self.plan.sloped else None
+        if (slope is None) != (not message.weights):
+            raise RemoteProtocolError(f"{self.holding.name}: weights that were not expected, or none")
+        if slope is None:
+            return None
+        W = self.weight_codec.decode(message.weights, self.t0, tuple(slope.shape), h.dtype).to(h.device)
+        return W.t() @ W * (self.plan.loss.curvature / max(len(h), 1))
+
+    def _as_decoded(self, h: Tensor) -> Tensor:
+        """h_m of this round as everyone else has it."""
+        data = self._sent or self.codecs[self.m].encode(h, self.t0)
+        return self.codecs[self.m].decode(data, self.t0, tuple(h.shape), h.dtype).to(h.device)
 
     def _stale(self, message: Broadcast, rows: int) -> list[Tensor]:
         """The others' embeddings as everyone decodes them; nothing stands in the own place."""
@@ -145,7 +173,7 @@ class Party:
     def _embedding(self) -> Embedding:
         # After a restart h_m is there already: computing it again would move the statistics of normalisation layers.
         self._h = h = self._forward() if self._h is None else self._h
-        data = self.codecs[self.m].encode(h, self.t0)
+        self._sent = data = self.codecs[self.m].encode(h, self.t0)
         # Measured where it is reported: on the rounds that an evaluation follows.
         self.measured = self.codecs[self.m].measure(h, data, self.t0) if self._reports() else None
         return Embedding(self.t0, self.m, data)

@@ -89,6 +89,11 @@ class Plan:
         return self.sum_width > 0
 
     @property
+    def sloped(self) -> bool:
+        """Whether a party of Algorithm 2 steps on after the first step, and so asks how the gradient changes."""
+        return self.algorithm == 2 and self.Q > 1
+
+    @property
     def M(self) -> int:
         """Number of parties."""
         return len(self.widths)

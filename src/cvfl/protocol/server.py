@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from cvfl.compress import Identity
 from cvfl.errors import DataError, DecodeError, LocalProtocolError, RemoteProtocolError
 from cvfl.protocol.codec import Codec, Measured, restore, states_of
-from cvfl.protocol.fusion import Foldable, joined
+from cvfl.protocol.fusion import Foldable, joined, slope_of
 from cvfl.protocol.layers import Forward
 from cvfl.protocol.metrics import evaluate
 from cvfl.protocol.model_codec import ModelCodec
@@ -64,6 +64,7 @@ class Server:
     ) -> None:
         self.plan, self.labels, self.model, self.codecs = plan, labels, model, codecs
         self.model_codecs, self.reply_codecs = model_codecs, reply_codecs
+        self.weight_codec = Codec(Identity(), plan.seed, SERVER, "server", "weights")
         self.optimizer = plan.optimizer.build(list(model.parameters()))
         self.t0 = 0
         self.loss = float("nan")
@@ -103,14 +104,13 @@ class Server:
         raise RemoteProtocolError(f"{type(message).__name__} of round {message.t0} in round {self.t0}")
 
     def train(self) -> None:
-        """Algorithm 1 for m = 0: Q steps of theta_0 on the stale, decompressed embeddings."""
+        """Q steps of theta_0 on the stale, decompressed embeddings; Algorithm 2 took the first with its gradients."""
         if self._phi is None:
             raise LocalProtocolError("train() comes after a round's replies")
+        y, phi = self.labels.train[self.plan.batch(self.t0)], joined(self.model, self._phi)
+        for q in range(self.plan.algorithm - 1, self.plan.Q):
+            self._step(phi, y, q)
         if self.plan.algorithm == 1:
-            y = self.labels.train[self.plan.batch(self.t0)]
-            phi = joined(self.model, self._phi)
-            for q in range(self.plan.Q):
-                self._step(phi, y, q)
             self._observe()
         self.t0, self._phi = self.t0 + 1, None
 
@@ -161,12 +161,19 @@ class Server:
     def _gradients(self, phi: list[Tensor], rows: Tensor) -> list[tuple[int, Message]]:
         """Algorithm 2, lines 7-8: step theta_0, and give each party the gradient in its embedding."""
         leaves = [h.detach().requires_grad_() for h in phi]
+        weights = [self._weights(m) for m in range(1, self.plan.M + 1)]  # before they change
         self._step(leaves, self.labels.train[rows], 0)
         replies: list[tuple[int, Message]] = []
         for m, h in enumerate(leaves, start=1):
             assert h.grad is not None
-            replies.append((m, Gradient(self.t0, self.reply_codecs[m].encode(h.grad, self.t0))))
+            packet = self.reply_codecs[m].encode(h.grad, self.t0)
+            replies.append((m, Gradient(self.t0, packet, weights[m - 1])))
         return replies
+
+    def _weights(self, m: int) -> bytes:
+        """W_m of a linear server model, for a party that takes more than one step along its gradient."""
+        slope = slope_of(self.model, self.plan.columns(m)) if self.plan.sloped else None
+        return b"" if slope is None else self.weight_codec.encode(slope, self.t0)
 
     def _step(self, phi: Sequence[Tensor] | Tensor, y: Tensor, q: int) -> None:
         for group in self.optimizer.param_groups:

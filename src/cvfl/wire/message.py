@@ -4,7 +4,7 @@ party m                                     server
    Embedding(t0, m)        ──────────▶                     C_m(h_m) of the round's batch
                            ◀──────────      Broadcast(t0)  Algorithm 1: C_0(theta_0) and the others' packets
                            ◀──────────      Folded(t0)     the same folded: the sum over the others, and own pieces
-                           ◀──────────      Gradient(t0)   Algorithm 2: the loss's gradient in h_m
+                           ◀──────────      Gradient(t0)   Algorithm 2: the loss's gradient in h_m, perhaps its slope
    Evaluation(t0, m)       ──────────▶                     h_m of the test rows, not compressed
 """
 
@@ -59,17 +59,23 @@ class Folded:
 
 @dataclass(frozen=True)
 class Gradient:
-    """The gradient of the loss in the receiving party's embedding (Algorithm 2)."""
+    """The gradient of the loss in the receiving party's embedding (Algorithm 2).
+
+    `weights` are those that the embedding meets in a linear server model: from them a party of Q > 1 local steps knows
+    how the gradient changes as its embedding does.
+    """
 
     t0: int
     packet: Bytes
+    weights: Bytes = b""
 
 
 Message = Embedding | Evaluation | Broadcast | Folded | Gradient
-EMBEDDING, BROADCAST, GRADIENT, EVALUATION, FOLDED = 1, 2, 3, 4, 9
+EMBEDDING, BROADCAST, GRADIENT, EVALUATION, FOLDED, SLOPED = 1, 2, 3, 4, 9, 12
 MAX_PACKETS = 1 << 12
 """Most packets of a folded message: an empty one takes a byte there, and a hundred times that in memory."""
-KINDS = frozenset((EMBEDDING, BROADCAST, GRADIENT, EVALUATION, FOLDED))
+KINDS = frozenset((EMBEDDING, BROADCAST, GRADIENT, EVALUATION, FOLDED, SLOPED))
+_FROM_SERVER = frozenset((BROADCAST, GRADIENT, FOLDED, SLOPED))
 _KINDS: dict[type[Message], int] = {
     Embedding: EMBEDDING,
     Broadcast: BROADCAST,
@@ -84,6 +90,8 @@ def encode(message: Message) -> bytes:
     match message:
         case Embedding(t0, m, packet) | Evaluation(t0, m, packet):
             sender, parts = m, [packet]
+        case Gradient(t0, packet, weights) if weights:
+            return seal(SLOPED, SERVER, t0, _sized([packet, weights]))
         case Gradient(t0, packet):
             sender, parts = SERVER, [packet]
         case Broadcast(t0, model, embeddings):
@@ -96,7 +104,7 @@ def encode(message: Message) -> bytes:
 def decode(frame: Bytes, max_body: int = MAX_BODY) -> Message:
     """The message in a frame; packets stay unopened views of it."""
     kind, sender, t0, body = unseal(frame, max_body)
-    if (kind in (BROADCAST, GRADIENT, FOLDED)) != (sender == SERVER):
+    if (kind in _FROM_SERVER) != (sender == SERVER):
         raise DecodeError(f"a message of kind {kind} does not come from role {sender}")
     match kind:
         case 1:
@@ -113,6 +121,11 @@ def decode(frame: Bytes, max_body: int = MAX_BODY) -> Message:
         case 9:
             partial, *pieces = _unsized(body)
             return Folded(t0, partial, tuple(pieces))
+        case 12:
+            gradient, *weights = _unsized(body)
+            if len(weights) != 1 or not weights[0]:
+                raise DecodeError(f"a gradient with {len(weights)} packets of weights, not 1")
+            return Gradient(t0, gradient, weights[0])
         case _:
             raise DecodeError(f"unknown message kind {kind}")
 
@@ -152,9 +165,9 @@ def _unsized(body: memoryview) -> list[memoryview]:
     reader = Reader(body)
     count = reader.varint()
     if count > MAX_PACKETS:
-        raise DecodeError(f"{count} packets, more than a folded message may have")
+        raise DecodeError(f"{count} packets, more than a message may have")
     packets = [reader.take(reader.varint(), "packet") for _ in range(count)]
     reader.finish()
     if not packets:
-        raise DecodeError("a folded message without the sum over the others")
+        raise DecodeError("a message without its first packet")
     return packets
