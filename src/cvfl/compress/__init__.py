@@ -6,6 +6,7 @@ from cvfl.compress.entropy import Entropy
 from cvfl.compress.feedback import Feedback
 from cvfl.compress.identity import Identity
 from cvfl.compress.lattice import Lattice
+from cvfl.compress.masked import Masked
 from cvfl.compress.quantizer import Range
 from cvfl.compress.registry import build, known, register
 from cvfl.compress.scalar import Scalar
@@ -21,6 +22,7 @@ __all__ = [
     "Feedback",
     "Identity",
     "Lattice",
+    "Masked",
     "Packet",
     "Plane",
     "Range",

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
-from cvfl.compress import build
+from cvfl.compress import Scalar, build
 from cvfl.errors import ConfigError, suggest
 from cvfl.experiments.sections import (
     DataConfig,
@@ -24,6 +24,9 @@ from cvfl.experiments.sections import (
     StepSizeConfig,
 )
 from cvfl.protocol import Loss
+
+GRID = "scalar:bits=4,low=-1,high=1"
+"""What "auto" is under secure aggregation: masked symbols cannot be coded, and party models end within [-1, 1]."""
 
 
 class RunConfig(Section):
@@ -81,6 +84,7 @@ class RunConfig(Section):
                 build(spec)
             except ConfigError as error:
                 raise ValueError(f"{key}: {error}") from None
+        _check_sum(self)
         return self
 
     def _compressors(self) -> Iterator[tuple[str, str]]:
@@ -104,7 +108,8 @@ class RunConfig(Section):
     def compressor_of(self, party: str) -> str:
         """C_m of a party: its own, or that of all."""
         section = self.party.get(party)
-        return section.compressor if section and section.compressor else self.compressor
+        spec = section.compressor if section and section.compressor else self.compressor
+        return GRID if self.privacy.secure and spec.strip() == "auto" else spec
 
 
 def _check_parties(data: DataConfig, parties: Mapping[str, PartyConfig]) -> None:
@@ -137,6 +142,24 @@ def _check_labels(config: RunConfig) -> None:
         raise ValueError(f"privacy.labels: {holder!r} is no party; labels stay with the party whose table has them")
     if others := [name for name, party in config.party.items() if party.label is not None and name != holder]:
         raise ValueError(f"labels at two roles: privacy.labels = {holder!r}, and party.{others[0]}.label")
+
+
+def _check_sum(config: RunConfig) -> None:
+    """Secure aggregation: what parties send is added up, on a grid that all have in common."""
+    if not config.privacy.secure:
+        return
+    if config.server_model.name in ("linear", "mlp", "attention"):
+        raise ValueError(
+            "privacy.aggregation = 'secure' shows the server the sum of the embeddings alone; "
+            f"server_model.name = {config.server_model.name!r} needs each of them, take 'sum'"
+        )
+    if config.folding or config.partial_compressor:
+        raise ValueError("privacy.aggregation = 'secure' sends parties the sum as it is: no folding")
+    for name in ("", *config.party):
+        grid = build(config.compressor_of(name))
+        if not isinstance(grid, Scalar) or grid.range.fixed is None:
+            key = f"party.{name}.compressor" if name else "compressor"
+            raise ValueError(f"{key}: secure aggregation needs a grid that all parties have, such as {GRID!r}")
 
 
 def check_tables(config: RunConfig) -> None:

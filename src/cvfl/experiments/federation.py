@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,7 +19,11 @@ from cvfl.protocol import Codecs, Holding, Labels, Loss, Optimizer, Party, Plan,
 from cvfl.protocol.fusion import Foldable
 from cvfl.protocol.layers import initialised
 from cvfl.protocol.recipe import MakeModel
+from cvfl.rng import stream
 from cvfl.types import SERVER
+
+if TYPE_CHECKING:  # the keys of a session need an extra
+    from cvfl.privacy.keys import PairSecrets
 
 _CPU = torch.device("cpu")
 
@@ -83,6 +88,8 @@ def recipe_of(
         raise ConfigError(f"loss: {loss} does not fit labels of a {facts.loss} task")
     make = server_model or networks.server_model(head.name, facts.widths, facts.outputs, head.hidden, dtype)
     replies = config.reply_compressor
+    if config.privacy.secure:
+        _check_sum(config, facts, make, dtype)
     return Recipe(
         plan=_plan(config, facts, loss, dtype, _sum_width(config, facts, make, dtype)),
         names=facts.names,
@@ -95,10 +102,31 @@ def recipe_of(
     )
 
 
+def _check_sum(config: RunConfig, facts: Facts, make: MakeModel, dtype: torch.dtype) -> None:
+    """Secure aggregation: one grid for all, and a server model for which the sum is enough."""
+    if len(facts.names) < 2:
+        raise ConfigError("privacy.aggregation = 'secure' needs two parties or more: a sum of one hides nothing")
+    for name, spec in zip(facts.names, facts.compressors, strict=True):
+        if spec != facts.compressors[0]:
+            first = f"{facts.names[0]} has {facts.compressors[0]!r}"
+            raise ConfigError(f"secure aggregation needs one grid for all parties: {first}, {name} {spec!r}")
+    model = initialised(make, config.seed, SERVER).eval()
+    phi = [
+        torch.from_numpy(stream(m, "probe").uniform(2 * w)).to(dtype).reshape(2, w) for m, w in enumerate(facts.widths)
+    ]
+    try:
+        with torch.no_grad():
+            same = torch.allclose(model(phi), model([torch.stack(phi).sum(0)]), rtol=1e-4, atol=1e-5)
+    except (RuntimeError, ValueError, IndexError):
+        same = False
+    if not same:
+        raise ConfigError("privacy.aggregation = 'secure': the server model does not add embeddings up; take 'sum'")
+
+
 def _sum_width(config: RunConfig, facts: Facts, make: MakeModel, dtype: torch.dtype) -> int:
     """How wide the sums over the others are; 0 if nothing is folded."""
     wanted = config.reply_compressor == "auto" if config.folding is None else config.folding
-    if not wanted or config.algorithm == 2:
+    if not wanted or config.algorithm == 2 or config.privacy.secure:
         return 0
     model = initialised(make, config.seed, SERVER)
     if not (isinstance(model, Foldable) and model.folds):
@@ -166,6 +194,7 @@ def _plan(config: RunConfig, facts: Facts, loss: Loss, dtype: torch.dtype, sum_w
         optimizer=Optimizer(**config.optimizer.model_dump()),
         algorithm=config.algorithm,
         sum_width=sum_width,
+        secure=config.privacy.secure,
         evaluate_every=config.evaluate_every or epoch,
         validation_rows=validation_rows,
         dtype=dtype,
@@ -179,17 +208,36 @@ def make_federation(recipe: Recipe, data: VerticalData, apart: bool = False) -> 
     With `apart` each role decodes for itself, as on a machine of its own; the bits are the same.
     """
     codecs, device = recipe.codecs(), recipe.plan.device
+    secrets = session_secrets(recipe.plan.M) if recipe.plan.secure else {}
     labels = Labels(*(y.to(device) for y in (data.train_labels, data.test_labels, data.validation_labels)))
     shared = labels.train if recipe.plan.algorithm == 1 else None
     parties = tuple(
         recipe.party(
             m,
             Holding(name, *held(data, m - 1, device), shared, data.augment),
-            recipe.codecs() if apart else codecs,
+            masked(recipe.codecs() if apart else codecs, m, secrets.get(m)),
         )
         for m, name in enumerate(data.names, start=1)
     )
     return Federation(recipe, codecs, recipe.server(labels, codecs), parties)
+
+
+def session_secrets(M: int) -> dict[int, PairSecrets]:
+    """What each party of this process shares with the others, for one session."""
+    from cvfl.privacy.keys import SessionKey  # noqa: PLC0415  an extra
+
+    keys = [SessionKey() for _ in range(M)]
+    publics = [key.public for key in keys]
+    return {m: key.agree(m, publics) for m, key in enumerate(keys, start=1)}
+
+
+def masked(codecs: Codecs, m: int, secrets: PairSecrets | None) -> Codecs:
+    """The codecs of party m with the masks of its session, if embeddings are masked and there is a session."""
+    if codecs.total is not None and secrets is not None:
+        from cvfl.privacy.masks import Masks  # noqa: PLC0415  an extra
+
+        codecs.mask(m, Masks(secrets))
+    return codecs
 
 
 def held(data: VerticalData, at: int, device: torch.device = _CPU) -> tuple[Rows, tuple[Rows, ...]]:

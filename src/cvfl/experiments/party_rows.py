@@ -18,7 +18,7 @@ from cvfl.data.prepare import Preparation
 from cvfl.data.split import Part
 from cvfl.errors import DataError, LocalProtocolError, RemoteProtocolError
 from cvfl.experiments.config import RunConfig
-from cvfl.experiments.federation import held, party_maker, recipe_of
+from cvfl.experiments.federation import held, masked, party_maker, recipe_of
 from cvfl.experiments.loading import in_order, parts_of, row_fractions
 from cvfl.experiments.terms import LOSSES, elsewhere, labels_from_bytes, labels_to_bytes, read_facts
 from cvfl.protocol import Holding, Loss, Party
@@ -198,4 +198,4 @@ def _party(
         recipe.plan.loss.labels(labels, recipe.plan.dtype).to(recipe.plan.device) if config.algorithm == 1 else None
     )
     holding = Holding(known.names[m - 1], *rows, shared, data.augment if data else None)
-    return recipe.party(m, holding, recipe.codecs())
+    return recipe.party(m, holding, masked(recipe.codecs(), m, secrets))

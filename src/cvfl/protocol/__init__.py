@@ -1,11 +1,12 @@
 """Algorithms 1 and 2 as message machines."""
 
 from cvfl.protocol.codec import Codec, Measured
+from cvfl.protocol.codecs import Codecs
 from cvfl.protocol.losses import Loss
 from cvfl.protocol.model_codec import ModelCodec
 from cvfl.protocol.party import Party
 from cvfl.protocol.plan import Optimizer, Plan, StepSize
-from cvfl.protocol.recipe import Codecs, Recipe
+from cvfl.protocol.recipe import Recipe
 from cvfl.protocol.rows import Augment, Holding, Rows
 from cvfl.protocol.server import Evaluated, Labels, Server
 

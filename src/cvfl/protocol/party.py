@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from cvfl.compress import Identity
 from cvfl.errors import DataError, DecodeError, LocalProtocolError, RemoteProtocolError
+from cvfl.protocol.aggregate import Aggregate
 from cvfl.protocol.codec import Codec, Measured, restore, states_of
+from cvfl.protocol.codecs import Codecs
 from cvfl.protocol.fusion import Foldable, held, slope_of
 from cvfl.protocol.layers import Forward
-from cvfl.protocol.model_codec import ModelCodec
 from cvfl.protocol.plan import Plan
 from cvfl.protocol.rows import Holding
 from cvfl.types import SERVER
@@ -37,14 +38,14 @@ class Party:
         plan: Plan,
         holding: Holding,
         model: nn.Module,
-        codecs: Mapping[int, Codec],
         server_model: nn.Module,
-        model_codec: ModelCodec,
-        reply_codec: Codec,
+        codecs: Codecs,
     ) -> None:
-        self.m, self.plan, self.holding, self.model, self.codecs = m, plan, holding, model, codecs
+        self.m, self.plan, self.holding, self.model = m, plan, holding, model
         self.server_model = server_model.train().requires_grad_(False)
-        self.model_codec, self.reply_codec = model_codec, reply_codec
+        self.codecs, self.evaluation_codec = codecs.embeddings, codecs.evaluations[m]
+        self.model_codec, self.reply_codec = codecs.models[m], codecs.replies[m]
+        self._sum = codecs.total
         self.weight_codec = Codec(Identity(), plan.seed, SERVER, "server", "weights")
         self.optimizer = plan.optimizer.build(list(model.parameters()))
         self.t0 = 0
@@ -83,8 +84,10 @@ class Party:
     def _steps(self, message: Message, h: Tensor) -> tuple[Tensor, float]:
         """Take the round's steps; the result is the gradient of the loss in the last embedding, and the loss."""
         match message, self.plan.algorithm:
-            case (Broadcast() as broadcast, 1) if broadcast.t0 == self.t0 and not self.plan.folding:
+            case (Broadcast() as broadcast, 1) if broadcast.t0 == self.t0 and not self.plan.folding and not self._sum:
                 return self._local_steps(self._unpacked(broadcast), h)
+            case (Folded() as folded, 1) if folded.t0 == self.t0 and self._sum:
+                return self._local_steps(self._without_own(folded, self._sum, h), h)
             case (Folded() as folded, 1) if folded.t0 == self.t0 and self.plan.folding:
                 return self._local_steps(self._unfolded(folded), h)
             case (Gradient() as answer, 2) if answer.t0 == self.t0:
@@ -107,6 +110,12 @@ class Party:
         shape = (rows, self.plan.sum_width)
         partial = self.reply_codec.decode(message.partial, self.t0, shape, self.plan.dtype).to(self.plan.device)
         return self.server_model.unfold(partial, columns)
+
+    def _without_own(self, message: Folded, total: Aggregate, h: Tensor) -> Callable[[Tensor], Tensor]:
+        """The same from the sum over all, of which the party knows its own part."""
+        self.model_codec.decode_into(dict(self.server_model.named_parameters()), message.model, self.t0)
+        everyone = total.decode(message.partial, self.t0, tuple(h.shape), h.dtype).to(h.device)
+        return held(self.server_model, [everyone - self._as_decoded(h), h], 1)
 
     def _local_steps(self, fuse: Callable[[Tensor], Tensor], h: Tensor) -> tuple[Tensor, float]:
         """Algorithm 1, lines 10-13: Q steps with the own fresh embedding and the others' stale ones."""
@@ -195,9 +204,8 @@ class Party:
             batches = self.holding.evaluation_batches(_EVALUATION_ROWS)
             parts = [self.model(x.to(self.plan.device)) for x in batches]
         h = self._checked(torch.cat(parts), self.plan.held_out_rows)
-        codec = Codec(Identity(), self.plan.seed, self.m, self.holding.name, "test embedding")
         self.model.train()
-        return Evaluation(t0, self.m, codec.encode(h, t0))
+        return Evaluation(t0, self.m, self.evaluation_codec.encode(h, t0))
 
     def _checked(self, h: Tensor, rows: int) -> Tensor:
         expected = (rows, self.plan.widths[self.m - 1])
@@ -220,7 +228,7 @@ class Party:
 
     def _codecs(self) -> dict[str, Codec]:
         """Those whose packets pass here, by name; the others' embeddings do not when they are folded."""
-        relayed = self.plan.algorithm == 1 and not self.plan.folding
+        relayed = self.plan.algorithm == 1 and not self.plan.folding and not self._sum
         own = self.codecs if relayed else {self.m: self.codecs[self.m]}
         return {f"embedding {m}": codec for m, codec in own.items()} | {"reply": self.reply_codec}
 

@@ -72,6 +72,7 @@ class Plan:
     optimizer: Optimizer = field(default_factory=Optimizer)
     algorithm: int = 1
     sum_width: int = 0
+    secure: bool = False
     evaluate_every: int = 0
     validation_rows: int = 0
     dtype: torch.dtype = torch.float32
@@ -80,6 +81,8 @@ class Plan:
     def __post_init__(self) -> None:
         if self.algorithm == 2 and self.folding:
             raise ConfigError("folding is for algorithm 1; algorithm 2 sends no embeddings to parties")
+        if self.secure and (self.folding or len(set(self.widths)) > 1 or self.M < 2):
+            raise ConfigError("secure aggregation adds up embeddings of one width, of two parties or more, unfolded")
         if not 1 <= self.batch_size <= self.rows:
             raise ConfigError(f"batch_size is {self.batch_size} but there are {self.rows} training rows")
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from torch import nn
 
-from cvfl.compress import Compressor
+from cvfl.compress import Compressor, Identity, Masked, Scalar
+from cvfl.compress.masked import finest
+from cvfl.errors import ConfigError
+from cvfl.protocol.aggregate import Aggregate
 from cvfl.protocol.codec import Codec, Samples
+from cvfl.protocol.codecs import Codecs
 from cvfl.protocol.fusion import Foldable
 from cvfl.protocol.layers import initialised
 from cvfl.protocol.model_codec import ModelCodec
@@ -20,18 +24,6 @@ from cvfl.types import SERVER
 
 MakeModel = Callable[[], nn.Module]
 MakeCompressor = Callable[[], Compressor]
-
-
-@dataclass(frozen=True)
-class Codecs:
-    """One codec a sender and kind of message. Roles of one process share them, roles of a machine each have theirs.
-
-    `replies` are what the server computes for each party: sums over the others when they are folded, or gradients.
-    """
-
-    embeddings: Mapping[int, Codec]
-    replies: Mapping[int, Codec]
-    models: Mapping[int, ModelCodec]
 
 
 @dataclass(frozen=True)
@@ -54,10 +46,24 @@ class Recipe:
         make, part = (
             (self.partial_compressor, "sum over the others") if plan.folding else (self.gradient_compressor, "gradient")
         )
-        return Codecs(
-            {m: Codec(self.compressors[m - 1](), plan.seed, m, name, samples=samples) for m, name in parties},
-            {m: Codec(make(), plan.seed, m, f"server, for {name}", part, samples) for m, name in parties},
-            self._model_codecs(),
+        embedding = {m: Codec(self.compressors[m - 1](), plan.seed, m, name, samples=samples) for m, name in parties}
+        evaluation = {m: Codec(Identity(), plan.seed, m, name, "test embedding") for m, name in parties}
+        replies = {m: Codec(make(), plan.seed, m, f"server, for {name}", part, samples) for m, name in parties}
+        codecs = Codecs(embedding, evaluation, replies, self._model_codecs())
+        return self._masked(codecs) if plan.secure else codecs
+
+    def _masked(self, codecs: Codecs) -> Codecs:
+        """The same with embeddings that can only be read as a sum, those of held-out rows on the finest grid."""
+        plan, parties, grid = self.plan, list(enumerate(self.names, start=1)), self.compressors[0]()
+        if not isinstance(grid, Scalar) or grid.range.fixed is None:
+            raise ConfigError("secure aggregation needs a grid that all parties have: scalar with low and high")
+        fine = Scalar(finest(plan.M), *grid.range.fixed)
+        return replace(
+            codecs,
+            embeddings={m: Codec(Masked(grid, plan.M), plan.seed, m, name) for m, name in parties},
+            evaluations={m: Codec(Masked(fine, plan.M), plan.seed, m, name, "test embedding") for m, name in parties},
+            total=Aggregate(Masked(grid, plan.M), plan.seed, self.names),
+            held_out_total=Aggregate(Masked(fine, plan.M), plan.seed, self.names, "test embedding"),
         )
 
     def _model_codecs(self) -> dict[int, ModelCodec]:
@@ -76,9 +82,8 @@ class Recipe:
         """Party m with what it holds."""
         model = initialised(self.models[m - 1], self.plan.seed, m).to(self.plan.device)
         view = self.initial_server_model()
-        return Party(m, self.plan, holding, model, codecs.embeddings, view, codecs.models[m], codecs.replies[m])
+        return Party(m, self.plan, holding, model, view, codecs)
 
     def server(self, labels: Labels, codecs: Codecs) -> Server:
         """The server with the labels."""
-        model = self.initial_server_model()
-        return Server(self.plan, labels, model, codecs.embeddings, codecs.models, codecs.replies)
+        return Server(self.plan, labels, self.initial_server_model(), codecs)

@@ -9,7 +9,8 @@ Packets are relayed unopened: one encoding serves M receivers. Folded, they are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,7 +19,9 @@ from torch import Tensor, nn
 
 from cvfl.compress import Identity
 from cvfl.errors import DataError, DecodeError, LocalProtocolError, RemoteProtocolError
+from cvfl.protocol.aggregate import Aggregate
 from cvfl.protocol.codec import Codec, Measured, restore, states_of
+from cvfl.protocol.codecs import Codecs
 from cvfl.protocol.fusion import Foldable, joined, slope_of
 from cvfl.protocol.layers import Forward
 from cvfl.protocol.metrics import evaluate
@@ -50,6 +53,15 @@ class Evaluated:
     test: dict[str, float]
 
 
+@contextmanager
+def _from_parties() -> Iterator[None]:
+    """Bytes that cannot be read are the doing of who sent them."""
+    try:
+        yield
+    except DecodeError as error:
+        raise RemoteProtocolError(str(error)) from error
+
+
 class Server:
     """Relays embeddings, holds theta_0 and the labels, and evaluates."""
 
@@ -58,12 +70,12 @@ class Server:
         plan: Plan,
         labels: Labels,
         model: nn.Module,
-        codecs: Mapping[int, Codec],
-        model_codecs: Mapping[int, ModelCodec],
-        reply_codecs: Mapping[int, Codec],
+        codecs: Codecs,
     ) -> None:
-        self.plan, self.labels, self.model, self.codecs = plan, labels, model, codecs
-        self.model_codecs, self.reply_codecs = model_codecs, reply_codecs
+        self.plan, self.labels, self.model = plan, labels, model
+        self.codecs, self.evaluation_codecs = codecs.embeddings, codecs.evaluations
+        self.model_codecs, self.reply_codecs = codecs.models, codecs.replies
+        self._sum, self._held_out_sum = codecs.total, codecs.held_out_total
         self.weight_codec = Codec(Identity(), plan.seed, SERVER, "server", "weights")
         self.optimizer = plan.optimizer.build(list(model.parameters()))
         self.t0 = 0
@@ -117,7 +129,11 @@ class Server:
     def _all_there(self) -> list[tuple[int, Message]]:
         packets, self._embeddings = self._embeddings, {}
         t0, rows = self.t0, self.plan.batch(self.t0)
-        self._phi = [self._decoded(m, packets[m], len(rows)) for m in range(1, self.plan.M + 1)]
+        if self._sum:
+            total = self._added(self._sum, packets, t0, len(rows))
+            self._phi = [self._read(self._sum, total, t0, len(rows))]
+        else:
+            self._phi = self._decoded(self.codecs, packets, t0, len(rows))
         self.model.train()
         if self.plan.algorithm == 2:
             return self._gradients(self._phi, rows)
@@ -126,6 +142,8 @@ class Server:
         model, codec = dict(self.model.named_parameters()), self.model_codecs[1]
         data = codec.encode(model, t0)
         self.measured = codec.measure(model, data, t0) if self.plan.evaluates_after(t0) else None
+        if self._sum:
+            return [(m, Folded(t0, total, data)) for m in range(1, self.plan.M + 1)]
         return [
             (m, Broadcast(t0, data, tuple((j, packets[j]) for j in sorted(packets) if j != m)))
             for m in range(1, self.plan.M + 1)
@@ -164,7 +182,8 @@ class Server:
         weights = [self._weights(m) for m in range(1, self.plan.M + 1)]  # before they change
         self._step(leaves, self.labels.train[rows], 0)
         replies: list[tuple[int, Message]] = []
-        for m, h in enumerate(leaves, start=1):
+        for m in range(1, self.plan.M + 1):
+            h = leaves[0] if self.plan.secure else leaves[m - 1]  # in a sum, all embeddings have its gradient
             assert h.grad is not None
             packet = self.reply_codecs[m].encode(h.grad, self.t0)
             replies.append((m, Gradient(self.t0, packet, weights[m - 1])))
@@ -208,12 +227,22 @@ class Server:
             raise RemoteProtocolError(f"a second or unknown {type(message).__name__} of party {m} in round {self.t0}")
         inbox[m] = packet
 
-    def _decoded(self, m: int, packet: Bytes, rows: int, codec: Codec | None = None) -> Tensor:
-        try:
-            shape = (rows, self.plan.widths[m - 1])
-            return (codec or self.codecs[m]).decode(packet, self.t0, shape, self.plan.dtype).to(self.plan.device)
-        except DecodeError as error:
-            raise RemoteProtocolError(str(error)) from error
+    def _decoded(self, codecs: Mapping[int, Codec], packets: Mapping[int, Bytes], t0: int, rows: int) -> list[Tensor]:
+        """The embeddings of all parties."""
+        plan = self.plan
+        with _from_parties():
+            return [
+                codecs[m].decode(packets[m], t0, (rows, width), plan.dtype).to(plan.device)
+                for m, width in enumerate(plan.widths, start=1)
+            ]
+
+    def _added(self, total: Aggregate, packets: Mapping[int, Bytes], t0: int, rows: int) -> bytes:
+        """The packet of the sum of masked embeddings."""
+        with _from_parties():
+            return total.add(packets, t0, (rows, self.plan.widths[0]), self.plan.dtype)
+
+    def _read(self, total: Aggregate, packet: Bytes, t0: int, rows: int) -> Tensor:
+        return total.decode(packet, t0, (rows, self.plan.widths[0]), self.plan.dtype).to(self.plan.device)
 
     def _awaits_evaluation(self) -> bool:
         last = self.t0 - 1
@@ -223,15 +252,11 @@ class Server:
     def _evaluate(self, t0: int) -> None:
         packets, self._evaluations = self._evaluations, {}
         plan, seen = self.plan, ~torch.isnan(self._seen.reshape(self.plan.rows, -1)[:, 0])
-        phi = [
-            self._decoded(
-                m,
-                packets[m],
-                plan.held_out_rows,
-                Codec(Identity(), plan.seed, m, self.codecs[m].name, "test embedding"),
-            )
-            for m in range(1, plan.M + 1)
-        ]
+        rows, total = plan.held_out_rows, self._held_out_sum
+        if total:
+            phi = [self._read(total, self._added(total, packets, t0, rows), t0, rows)]
+        else:
+            phi = self._decoded(self.evaluation_codecs, packets, t0, rows)
         self.model.eval()
         with torch.no_grad():
             outputs = self.model(phi)

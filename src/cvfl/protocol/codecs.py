@@ -1,0 +1,34 @@
+"""All codecs of a federation, by sender and kind of message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cvfl.compress import Masked
+from cvfl.compress.masked import Mask
+from cvfl.protocol.aggregate import Aggregate
+from cvfl.protocol.codec import Codec
+from cvfl.protocol.model_codec import ModelCodec
+
+
+@dataclass(frozen=True)
+class Codecs:
+    """One codec a sender and kind of message. Roles of one process share them, roles of a machine each have theirs.
+
+    `replies` are what the server computes for each party: sums over the others when they are folded, or gradients.
+    When embeddings are masked, `total` and `held_out_total` read their sums.
+    """
+
+    embeddings: Mapping[int, Codec]
+    evaluations: Mapping[int, Codec]
+    replies: Mapping[int, Codec]
+    models: Mapping[int, ModelCodec]
+    total: Aggregate | None = None
+    held_out_total: Aggregate | None = None
+
+    def mask(self, m: int, mask: Mask) -> None:
+        """Give party m the masks of its session."""
+        for codec in (self.embeddings[m], self.evaluations[m]):
+            assert isinstance(codec.compressor, Masked)
+            codec.compressor.mask = mask
