@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 
 from cvfl.data import VerticalData
 from cvfl.experiments.config import RunConfig, parse_config
 from cvfl.experiments.federation import Federation, make_federation, make_recipe
+from cvfl.models.server import Concat
 from cvfl.protocol import Loss
 from cvfl.rng import stream
 from cvfl.runtime import Meter, rounds
@@ -82,3 +84,8 @@ def parameters(fed: Federation) -> list[torch.Tensor]:
     """Copies of all roles' parameters, server first."""
     models = [fed.server.model, *(party.model for party in fed.parties)]
     return [value.detach().clone() for model in models for value in model.parameters()]
+
+
+def side_by_side(widths: tuple[int, ...], outputs: int) -> nn.Module:
+    """A server model of a user's own that takes the embeddings side by side."""
+    return Concat(nn.Linear(sum(widths), outputs))

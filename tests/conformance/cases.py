@@ -38,6 +38,12 @@ def settings(**changes: Any) -> RunConfig:
 EPOCHS: dict[str, Any] = {"batch_size": 64, "rounds": 8}
 """Every sample comes two or three times."""
 AUTO = EPOCHS | {"compressor": "auto", "server_compressor": "auto"}
+SECURE: dict[str, Any] = {
+    "data": {"name": "wine", "parties": 3},
+    "compressor": "scalar:bits=4,low=-1,high=1",
+    "server_model": {"name": "sum", "hidden": [5]},
+    "privacy": {"aggregation": "secure"},
+}
 NAMED: dict[str, dict[str, Any]] = {
     "identity": {"compressor": "identity", "server_compressor": "identity"},
     "scalar": {"compressor": "scalar:bits=3"},
@@ -94,6 +100,17 @@ NAMED: dict[str, dict[str, Any]] = {
     "auto, attention": AUTO | {"server_model": {"name": "attention", "hidden": [4]}},
     "auto, algorithm 2": AUTO | {"algorithm": 2, "local_iterations": 1},
     "auto, one party": AUTO | {"data": {"name": "wine", "parties": 1, "test_share": 0.0}},
+    "private labels": {"privacy": {"labels": "server"}, "local_iterations": 3, "gradient_compressor": "auto"},
+    "private labels, mlp": AUTO
+    | {"privacy": {"labels": "server"}, "server_model": {"name": "mlp", "hidden": [5]}, "precision": "float64"},
+    "secure": SECURE,
+    "secure, private labels": SECURE
+    | {
+        "compressor": "auto",
+        "server_model": {"name": "sum"},
+        "gradient_compressor": "scalar:bits=6",
+        "privacy": {"aggregation": "secure", "labels": "server"},
+    },
     "each its own": AUTO
     | {
         "compressor": "feedback(entropy(lattice:bits=3))",

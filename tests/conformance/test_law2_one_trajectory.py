@@ -18,6 +18,7 @@ from cvfl.wire import decode
 from cvfl.wire.frame import kind_of
 
 pytestmark = pytest.mark.usefixtures("tidy")
+PRIVATE = [case for case in NAMED if case.startswith(("private", "secure"))]
 TABLES: dict[str, dict[str, Any]] = {
     "private": {},
     "private, validation": {"data": {"validation_share": 0.2}, "compressor": "topk:bits=8"},
@@ -41,7 +42,7 @@ def test_named_data(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", ["lattice", "topk", "algorithm 2, top-k, adam", "batch norm and dropout", "feedback", "auto"]
+    "case", ["lattice", "topk", "algorithm 2, top-k, adam", "batch norm and dropout", "feedback", "auto", *PRIVATE]
 )
 def test_named_data_by_grpc(case: str, tmp_path: Path) -> None:
     config = settings(**NAMED[case])

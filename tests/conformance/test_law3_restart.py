@@ -49,7 +49,9 @@ def test_a_fault_at_every_frame(who: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("who", FAULTS)
-@pytest.mark.parametrize("case", ["short", "tables", "aligned", "top-k", "nothing held out", "feedback", "auto"])
+@pytest.mark.parametrize(
+    "case", ["short", "tables", "aligned", "top-k", "nothing held out", "feedback", "auto", "secure"]
+)
 def test_a_fault_at_every_frame_of_every_kind_of_run(who: str, case: str, tmp_path: Path) -> None:
     write_tables(tmp_path, aligned=case == "aligned")
     config = {
@@ -60,6 +62,7 @@ def test_a_fault_at_every_frame_of_every_kind_of_run(who: str, case: str, tmp_pa
         "nothing held out": settings(data={"name": "wine", "parties": 3, "test_share": 0.0}, **SHORT),
         "feedback": settings(**NAMED["feedback"] | REPEATED),
         "auto": settings(**NAMED["auto"] | REPEATED),
+        "secure": settings(**NAMED["secure"] | SHORT),
     }[case]
     expected, undisturbed = in_process(config), Loop(config, tmp_path / "undisturbed")
     same(undisturbed.run(), expected)
@@ -99,6 +102,9 @@ RESTLESS: dict[str, dict[str, Any]] = {
     "feedback, algorithm 2": NAMED["feedback, algorithm 2"] | {"every": 3},
     "auto": NAMED["auto"] | {"every": 3},
     "auto, attention, a checkpoint a round": NAMED["auto, attention"] | {"every": 1},
+    "private labels": NAMED["private labels"],
+    "secure": NAMED["secure"] | {"every": 3},
+    "secure, private labels": NAMED["secure, private labels"] | {"every": 1},
     "each its own, a checkpoint never": NAMED["each its own"] | {"every": 100},
 }
 
