@@ -15,6 +15,7 @@ from rich.table import Table
 from cvfl.cli.errors import one_line
 from cvfl.experiments.bench import CODEC_SHAPES, CODECS, ROUND_SHAPES, bench_codec, bench_round
 from cvfl.experiments.bench_runtime import PAYLOADS, bench_grpc, bench_nvflare
+from cvfl.experiments.bench_secure import PARTIES, SECURE_SHAPES, bench_secure
 
 bench = typer.Typer(help="Measure speed and memory on this machine; keep it quiet meanwhile.", no_args_is_help=True)
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON list instead of a table.")]
@@ -68,6 +69,27 @@ def round_(
             f"{result.ratio:.2f}",
             f"{result.codec_share:.1%}",
         )
+    Console().print(table)
+
+
+@bench.command()
+def secure(as_json: AsJson = False) -> None:
+    """A round with secure aggregation beside the same round with open embeddings, for 4, 16 and 32 parties.
+
+    Example: cvfl bench secure --json
+    """
+    with one_line():
+        cases = [(shape, M) for shape in SECURE_SHAPES for M in PARTIES]
+        console = Console(stderr=True)
+        results = [bench_secure(*case) for case in track(cases, "federations", console=console, transient=True)]
+    if as_json:
+        typer.echo(json.dumps([asdict(result) for result in results], indent=2))
+        return
+    table = _table("shape", "parties", "open ms", "secure ms", "ratio", "bits", "open bits", "download a party")
+    for result in results:
+        times = (f"{value:.1f}" for value in (result.open_ms, result.secure_ms))
+        bits = (f"{value:.2f}" for value in (result.ratio, result.bits, result.open_bits))
+        table.add_row(result.shape, str(result.parties), *times, *bits, f"{result.download:,} B")
     Console().print(table)
 
 
