@@ -107,10 +107,11 @@ def frames() -> list[bytes]:
             Embedding(2, 3, packet),
             Evaluation(2, 3, packet),
             Gradient(2, packet),
+            Gradient(2, packet, packet),
             Broadcast(2, (packet, every[(i * 5) % len(every)]), others),
             Folded(2, packet, (every[(i * 5) % len(every)], every[(i * 3) % len(every)])),
         ]
-        found.append(encode(messages[i % 5]))
+        found.append(encode(messages[i % 6]))
     return found
 
 
@@ -161,8 +162,10 @@ def mutated(frame: bytes, other: bytes, draw: Iterator[int]) -> bytes:
 def received(frame: bytes, compressor: Compressor, shape: tuple[int, ...] | None = None) -> list[torch.Tensor]:
     """Everything in a frame, decompressed."""
     match decode(frame):
-        case Embedding(_, _, packet) | Evaluation(_, _, packet) | Gradient(_, packet):
+        case Embedding(_, _, packet) | Evaluation(_, _, packet) | Gradient(_, packet, b""):
             return [opened(packet, compressor, shape)]
+        case Gradient(_, packet, weights):
+            return [opened(data, compressor, shape) for data in (packet, weights)]
         case Broadcast(_, model, others):
             return [opened(packet, compressor, shape) for packet in (*model, *(packet for _, packet in others))]
         case Folded(_, partial, pieces):

@@ -218,6 +218,7 @@ MESSAGES = {
     "Embedding": lambda e: Embedding(e["t0"], e["m"], packet_named(e.says["packet"])),
     "Evaluation": lambda e: Evaluation(e["t0"], e["m"], packet_named(e.says["packet"])),
     "Gradient": lambda e: Gradient(e["t0"], packet_named(e.says["packet"])),
+    "Sloped gradient": lambda e: Gradient(e["t0"], packet_named(e.says["packet"]), packet_named(e.says["weights"])),
     "Folded": lambda e: Folded(
         e["t0"], packet_named(e.says["partial"]), tuple(packet_named(name) for name in e.says["model"].split(", "))
     ),

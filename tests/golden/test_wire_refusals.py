@@ -58,6 +58,7 @@ def listed(*roles: int) -> bytes:
 
 BODY = BROADCAST[20:]
 PIECES = FOLDED[20:]
+SLOPED = golden("frame-sloped")
 FRAMES = {
     "F1": [b"", FRAME[:1], FRAME[:19]],
     "F2": [header(FRAME, 0, b"CVFL"), bytes(48)],
@@ -72,6 +73,7 @@ FRAMES = {
         header(BROADCAST, 6, b"\1\0"),
         header(golden("frame-gradient"), 6, b"\0\1"),
         header(FOLDED, 6, b"\1\0"),
+        header(SLOPED, 6, b"\1\0"),
     ],
     "F9": [
         with_body(BROADCAST, body)
@@ -91,6 +93,7 @@ FRAMES = {
             edited(PIECES, 0, b"\1"),
         )
     ]
+    + [with_body(SLOPED, body) for body in (b"\0", b"\1\1\0", b"\2\1\0\0", b"\3\1\0\1\0\1\0", SLOPED[20:-1])]
     + [with_body(FOLDED, b"\x81\x20" + bytes(4097)), with_body(FOLDED, b"\1\xff\xff\xff\xff\x0f")],
     "V1": [with_body(FOLDED, number + bytes(4)) for number in (b"\x81\x80\x80\x80\x80\0", b"\x81\0", b"\xff" * 5)],
 }
