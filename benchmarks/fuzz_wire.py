@@ -20,7 +20,8 @@ import torch
 with atheris.instrument_imports(include=["cvfl.wire", "cvfl.compress"]):
     from cvfl.compress import Compressor, Context, build
     from cvfl.errors import DecodeError
-    from cvfl.wire import Broadcast, decode, decode_packet
+    from cvfl.wire import Broadcast, Folded, Message, Passed, Report, decode, decode_packet
+    from cvfl.wire.message import FROM_SERVER
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden"
 SPECS = ["identity", "scalar:bits=3", "scalar:bits=11,low=-1,high=1", "lattice:bits=3", "lattice:bits=9,low=-1,high=1"]
@@ -39,19 +40,28 @@ def one_input(data: bytes) -> None:
         return
     compressor, how, rest = COMPRESSORS[data[0] % len(COMPRESSORS)], data[0] // len(COMPRESSORS), data[1:]
     try:
-        if how % 6 == 0:
+        if how % 14 == 0:
             open_packet(rest, compressor)
             return
-        if how % 6 > 1:
-            kind = how % 6 - 1
-            head = struct.pack("<4sBBHII", b"cvfl", 1, kind, int(kind in (1, 4)), 3, len(rest))
+        if how % 14 > 1:
+            kind = how % 14 - 1
+            head = struct.pack("<4sBBHII", b"cvfl", 1, kind, int(kind not in FROM_SERVER), 3, len(rest))
             rest = head + struct.pack("<I", zlib.crc32(rest, zlib.crc32(head))) + rest
-        message = decode(rest)
-        packets = (*message.model, *(p for _, p in message.embeddings)) if isinstance(message, Broadcast) else None
-        for packet in packets if packets is not None else (message.packet,):
+        for packet in packets(decode(rest)):
             open_packet(packet, compressor)
     except DecodeError:
         return
+
+
+def packets(message: Message) -> tuple[bytes | memoryview, ...]:
+    match message:
+        case Broadcast():
+            return *message.model, *(packet for _, packet in message.embeddings)
+        case Folded():
+            return message.partial, *message.model
+        case Passed() | Report():
+            return ()
+    return (message.packet,)
 
 
 def seeds(folder: Path) -> None:

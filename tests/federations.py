@@ -75,7 +75,7 @@ def apart(fed: Federation) -> Federation:
 def run(fed: Federation, workers: int | None = 1) -> Meter:
     """Run to the end."""
     meter = Meter()
-    for _ in rounds(fed.server, fed.parties, meter, workers):
+    for _ in rounds(*fed.roles, meter, workers):
         pass
     return meter
 

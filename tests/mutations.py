@@ -21,6 +21,8 @@ from cvfl.wire import (
     Folded,
     Gradient,
     Message,
+    Passed,
+    Report,
     decode,
     decode_packet,
     encode,
@@ -110,8 +112,10 @@ def frames() -> list[bytes]:
             Gradient(2, packet, packet),
             Broadcast(2, (packet, every[(i * 5) % len(every)]), others),
             Folded(2, packet, (every[(i * 5) % len(every)], every[(i * 3) % len(every)])),
+            Passed(2, 3, 1, 1, packet),
+            Report(2, 3, i / 7, {part: {"loss": i / 3} for part in ("train", "validation", "test")}),
         ]
-        found.append(encode(messages[i % 6]))
+        found.append(encode(messages[i % len(messages)]))
     return found
 
 
@@ -170,6 +174,8 @@ def received(frame: bytes, compressor: Compressor, shape: tuple[int, ...] | None
             return [opened(packet, compressor, shape) for packet in (*model, *(packet for _, packet in others))]
         case Folded(_, partial, pieces):
             return [opened(packet, compressor, shape) for packet in (partial, *pieces)]
+        case Passed() | Report():
+            return []  # sealed, or figures: there is no tensor to be found
 
 
 def opened(data: bytes | memoryview, compressor: Compressor, shape: tuple[int, ...] | None = None) -> torch.Tensor:

@@ -111,6 +111,13 @@ NAMED: dict[str, dict[str, Any]] = {
         "gradient_compressor": "scalar:bits=6",
         "privacy": {"aggregation": "secure", "labels": "server"},
     },
+    "labels at a party": {"data": {"name": "wine", "parties": 3}, "privacy": {"labels": "bank"}, "local_iterations": 1},
+    "labels at a party, auto": AUTO | {"privacy": {"labels": "hospital"}, "evaluate_every": 3},
+    "secure, labels at a party": SECURE
+    | {
+        "server_model": {"name": "sum"},
+        "privacy": {"aggregation": "secure", "labels": "insurer"},
+    },
     "each its own": AUTO
     | {
         "compressor": "feedback(entropy(lattice:bits=3))",

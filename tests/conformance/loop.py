@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from conformance.cases import SERVER
-from conformance.outcome import Outcome, lines, written
+from conformance.outcome import Outcome, lines, of_parties, written
 from cvfl.experiments.config import RunConfig
 from cvfl.experiments.serve import PartyRun, ServerRun, federation_names
 
@@ -140,5 +140,4 @@ class Loop:
             assert written(self.folder / "run" / "metrics.jsonl") == lines(result.history)
             for party in self.parties.values():
                 party.finish(self.folder / "models")
-            models = {name: (self.folder / "models" / f"{name}.safetensors").read_bytes() for name in self.names}
-            return Outcome.of(result, **models)
+            return Outcome.of(result, **of_parties(self.folder / "models"))

@@ -44,6 +44,11 @@ def written(path: Path) -> list[dict[str, Any]]:
     return lines([json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()])
 
 
+def of_parties(folder: Path) -> dict[str, bytes]:
+    """The models that parties wrote: their own, and that of the server if one of them holds the labels."""
+    return {path.stem: path.read_bytes() for path in folder.glob("*.safetensors")}
+
+
 def in_process(config: RunConfig) -> Outcome:
     """The run that all others are compared with."""
     return Outcome.of(train(config))

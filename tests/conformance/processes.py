@@ -14,7 +14,7 @@ from typing import Any
 
 from conformance.cases import SERVER, write_config
 from conformance.network import free_port
-from conformance.outcome import Outcome, written
+from conformance.outcome import Outcome, of_parties, written
 from cvfl.experiments.config import RunConfig, load_config
 from cvfl.experiments.serve import federation_names
 from cvfl.runtime.certificates import make_certificates
@@ -105,8 +105,7 @@ class Processes:
         codes = self.wait(seconds)
         assert set(codes.values()) == {0}, (codes, {role: self.errors(role) for role in codes})
         summary = json.loads((self.folder / "run" / "summary.json").read_text())
-        models = {name: (self.folder / "models" / f"{name}.safetensors").read_bytes() for name in self.names}
-        models[SERVER] = (self.folder / "run" / "parameters" / "server.safetensors").read_bytes()
+        models = of_parties(self.folder / "models") | of_parties(self.folder / "run" / "parameters")
         history = written(self.folder / "run" / "metrics.jsonl")
         parameters = summary["parameters"] | {
             name: json.loads((self.folder / "models" / f"{name}.json").read_text())["parameters"] for name in self.names

@@ -18,7 +18,7 @@ from cvfl.wire import decode
 from cvfl.wire.frame import kind_of
 
 pytestmark = pytest.mark.usefixtures("tidy")
-PRIVATE = [case for case in NAMED if case.startswith(("private", "secure"))]
+PRIVATE = [case for case in NAMED if case.startswith(("private", "secure", "labels"))]
 TABLES: dict[str, dict[str, Any]] = {
     "private": {},
     "private, validation": {"data": {"validation_share": 0.2}, "compressor": "topk:bits=8"},

@@ -50,7 +50,8 @@ def test_a_fault_at_every_frame(who: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("who", FAULTS)
 @pytest.mark.parametrize(
-    "case", ["short", "tables", "aligned", "top-k", "nothing held out", "feedback", "auto", "secure"]
+    "case",
+    ["short", "tables", "aligned", "top-k", "nothing held out", "feedback", "auto", "secure", "labels at a party"],
 )
 def test_a_fault_at_every_frame_of_every_kind_of_run(who: str, case: str, tmp_path: Path) -> None:
     write_tables(tmp_path, aligned=case == "aligned")
@@ -63,6 +64,7 @@ def test_a_fault_at_every_frame_of_every_kind_of_run(who: str, case: str, tmp_pa
         "feedback": settings(**NAMED["feedback"] | REPEATED),
         "auto": settings(**NAMED["auto"] | REPEATED),
         "secure": settings(**NAMED["secure"] | SHORT),
+        "labels at a party": settings(**NAMED["labels at a party"] | SHORT),
     }[case]
     expected, undisturbed = in_process(config), Loop(config, tmp_path / "undisturbed")
     same(undisturbed.run(), expected)
@@ -105,6 +107,9 @@ RESTLESS: dict[str, dict[str, Any]] = {
     "private labels": NAMED["private labels"],
     "secure": NAMED["secure"] | {"every": 3},
     "secure, private labels": NAMED["secure, private labels"] | {"every": 1},
+    "labels at a party": NAMED["labels at a party"],
+    "labels at a party, auto": NAMED["labels at a party, auto"] | {"every": 3},
+    "secure, labels at a party": NAMED["secure, labels at a party"] | {"every": 1},
     "each its own, a checkpoint never": NAMED["each its own"] | {"every": 100},
 }
 

@@ -9,7 +9,19 @@ import torch
 
 from cvfl.protocol import Loss
 from cvfl.runtime import Meter, inprocess
-from cvfl.wire import Broadcast, Embedding, Evaluation, Folded, Gradient, decode, decode_packet, encode, packed_size
+from cvfl.wire import (
+    Broadcast,
+    Embedding,
+    Evaluation,
+    Folded,
+    Gradient,
+    Passed,
+    Report,
+    decode,
+    decode_packet,
+    encode,
+    packed_size,
+)
 from federations import data, federation, run
 
 FRAME, PACKET, ENTRY = 20, 17, 6  # frame header; packet of 2 dims and one plane; entry of a broadcast
@@ -49,6 +61,24 @@ def test_the_meter_counts_exactly_the_frames_that_left(
         assert traffic.up == sum(len(frame) for frame in sent)
 
 
+def test_a_sealed_message_is_counted_on_both_ways(captured: list[bytes]) -> None:
+    """Up from its sender, and down to its receiver; those of evaluation apart."""
+    meter = run(federation(rounds=3, evaluate_every=2, privacy={"labels": "org2"}))
+    sent = [(decode(frame), len(frame)) for frame in captured]
+    kinds = Counter(type(message) for message, _ in sent)
+    assert kinds == {Passed: 2 * (3 * 4 + 2 * 2), Report: 3}
+    assert meter.total().total == sum(size for _, size in sent)
+    plain = FRAME + PACKET + 16 * 4 * 8
+    sealed, test_embedding = plain + 3 + 16, FRAME + 3 + PACKET + 20 * 4 * 8 + 16
+    reports = sum(size for message, size in sent if isinstance(message, Report))
+    for m in (1, 3):
+        traffic = meter.parties[m]
+        assert (traffic.up, traffic.down, traffic.evaluation) == (3 * sealed, 3 * sealed, 2 * test_embedding)
+    traffic = meter.parties[2]
+    assert (traffic.up, traffic.down) == (6 * sealed + reports, 6 * sealed)
+    assert traffic.evaluation == 4 * test_embedding
+
+
 def test_a_round_costs_what_the_wire_format_says() -> None:
     """Algorithm 1, scalar b = 3, M = 3, P = 4, B = 16: each figure by hand."""
     meter = run(federation(rounds=1, compressor="scalar:bits=3", evaluate_every=5))
@@ -68,7 +98,9 @@ def test_algorithm_2_sends_each_party_only_its_own_gradient(captured: list[bytes
     assert all(decode_packet(decode(f).packet).shape == (16, 4) for f in captured if isinstance(decode(f), Gradient))
 
 
-@pytest.mark.parametrize("method", [{"algorithm": 1}, {"folding": True}, {"algorithm": 2}])
+@pytest.mark.parametrize(
+    "method", [{"algorithm": 1}, {"folding": True}, {"algorithm": 2}, {"privacy": {"labels": "org1"}}]
+)
 def test_no_frame_holds_features_or_labels(captured: list[bytes], method: dict[str, object]) -> None:
     """Mark the features and labels with values whose bytes can be found again."""
     table = data(Loss.SQUARED)

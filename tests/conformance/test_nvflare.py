@@ -26,6 +26,7 @@ from cvfl.experiments.flare import CLASSES, PROGRESS_FILE, ROLES, write_job
 from cvfl.experiments.flare_local import LocalFederation
 from cvfl.experiments.flare_simulator import train_nvflare
 from cvfl.experiments.run import Progress, train
+from cvfl.experiments.sections import PrivacyConfig
 from cvfl.rng import stream
 
 needs_flare = pytest.mark.skipif(find_spec("nvflare") is None, reason="needs: pip install 'cvfl[nvflare]'")
@@ -115,13 +116,17 @@ def test_a_job_that_cannot_be_written_is_one_line(tmp_path):
 
 @needs_flare
 @pytest.mark.parametrize(
-    "compressors",
-    [{"compressor": "auto", "server_compressor": "auto"}, pytest.param({}, marks=pytest.mark.slow)],
-    ids=["auto", "topk"],
+    "changes",
+    [
+        {"compressor": "auto", "server_compressor": "auto"},
+        pytest.param({}, marks=pytest.mark.slow),
+        pytest.param({"algorithm": 2, "privacy": PrivacyConfig(labels="bank")}, marks=pytest.mark.slow),
+    ],
+    ids=["auto", "topk", "labels at a party"],
 )
-def test_the_simulator_ends_in_the_same_bits_and_bytes(compressors, tmp_path):
+def test_the_simulator_ends_in_the_same_bits_and_bytes(changes, tmp_path):
     seen: list[Progress] = []
-    config = WINE.model_copy(update=compressors)
+    config = WINE.model_copy(update=changes)
     result = train_nvflare(config, tmp_path / "out", "wine", seen.append)
     expected = train(config)
     assert outcome(result.summary) == outcome(expected.summary)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.cases import SERVER
-from conformance.outcome import Outcome
+from conformance.outcome import Outcome, of_parties
 from cvfl.experiments.config import RunConfig
 from cvfl.experiments.serve import PartyRun, ServerRun, federation_names
 from cvfl.runtime.certificates import make_certificates
@@ -89,8 +89,7 @@ class Threads:
         result = self.server.finish(self.folder / "run")
         for party in self.parties.values():
             party.finish(self.folder / "models")
-        models = {name: (self.folder / "models" / f"{name}.safetensors").read_bytes() for name in self.names}
-        return Outcome.of(result, **models)
+        return Outcome.of(result, **of_parties(self.folder / "models"))
 
     def close(self) -> None:
         """Let nothing outlive the test."""

@@ -6,16 +6,23 @@ golden file == code              encoding its `#` lines gives its bytes, decodin
 
 import ast
 import hashlib
+import json
 import re
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 import oracle
 from cvfl.compress import Compressor, Context, Packet, Plane, build
 from cvfl.compress.indices import decode_indices, encode_indices
+from cvfl.privacy.keys import PairSecrets
+from cvfl.privacy.sealing import Sealing
 from cvfl.rng import DITHER, stream
 from cvfl.wire import (
     Blinded,
@@ -25,6 +32,8 @@ from cvfl.wire import (
     Folded,
     Gradient,
     Matched,
+    Passed,
+    Report,
     Spelling,
     decode,
     decode_packet,
@@ -214,7 +223,31 @@ def listed(text: str) -> tuple[tuple[int, bytes], ...]:
     return tuple((int(m), packet_named(name)) for m, name in pairs)
 
 
+def sealed(e: Example) -> Passed:
+    """An embedding, sealed by the page alone."""
+    t0, m, to, kind = e["t0"], e["m"], e["to"], 1
+    secret, publics = bytes.fromhex(e["secret"]), bytes.fromhex(e["publics"])
+    key = HKDF(SHA256(), 32, publics, f"cvfl passed from {m} to {to}".encode()).derive(secret)
+    nonce, bound = e["before"].to_bytes(12, "little"), struct.pack("<IHHB", t0, m, to, kind)
+    data = ChaCha20Poly1305(key).encrypt(nonce, packet_named(e.says["embedding"]), bound)
+    return Passed(t0, m, to, kind, data)
+
+
+def test_what_is_sealed_opens():
+    example = Example("frame-passed.hex")
+    secret, publics = bytes.fromhex(example["secret"]), bytes.fromhex(example["publics"])
+    names, message = ("hospital", "bank"), Embedding(3, 2, packet_named(example.says["embedding"]))
+    sender = Sealing(PairSecrets(2, {1: secret}, publics), names)
+    receiver = Sealing(PairSecrets(1, {2: secret}, publics), names)
+    before = [sender.seal(1, message) for _ in range(example["before"])]
+    assert encode(sender.seal(1, message)) == example.bytes
+    for passed in (*before, decode(example.bytes)):
+        assert receiver.open(passed) == message
+
+
 MESSAGES = {
+    "Passed": sealed,
+    "Report": lambda e: Report(e["t0"], e["m"], **json.loads(e.says["json"])),
     "Embedding": lambda e: Embedding(e["t0"], e["m"], packet_named(e.says["packet"])),
     "Evaluation": lambda e: Evaluation(e["t0"], e["m"], packet_named(e.says["packet"])),
     "Gradient": lambda e: Gradient(e["t0"], packet_named(e.says["packet"])),

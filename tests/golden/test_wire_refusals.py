@@ -12,7 +12,7 @@ from cvfl.compress import Context, build
 from cvfl.compress.rangecode import decoded
 from cvfl.errors import DecodeError
 from cvfl.protocol.codec import Codec
-from cvfl.wire import HEADER, Broadcast, Embedding, Folded, decode, decode_packet, decode_setup, encode
+from cvfl.wire import HEADER, Broadcast, Embedding, Folded, Passed, Report, decode, decode_packet, decode_setup, encode
 from cvfl.wire.control import decode_control
 
 HERE = Path(__file__).parent
@@ -29,6 +29,7 @@ BROADCAST = golden("frame-broadcast")
 SCALAR = golden("packet-scalar-measured")
 COLUMN = golden("packet-topk-column")
 FOLDED = golden("frame-folded")
+PASSED, REPORT = golden("frame-passed"), golden("frame-report")
 CODED = golden("packet-entropy")
 SHAPED = golden("packet-shaped")
 
@@ -74,6 +75,8 @@ FRAMES = {
         header(golden("frame-gradient"), 6, b"\0\1"),
         header(FOLDED, 6, b"\1\0"),
         header(SLOPED, 6, b"\1\0"),
+        header(PASSED, 6, b"\0\0"),
+        header(REPORT, 6, b"\0\0"),
     ],
     "F9": [
         with_body(BROADCAST, body)
@@ -95,6 +98,30 @@ FRAMES = {
     ]
     + [with_body(SLOPED, body) for body in (b"\0", b"\1\1\0", b"\2\1\0\0", b"\3\1\0\1\0\1\0", SLOPED[20:-1])]
     + [with_body(FOLDED, b"\x81\x20" + bytes(4097)), with_body(FOLDED, b"\1\xff\xff\xff\xff\x0f")],
+    "F12": [with_body(PASSED, body) for body in (b"", b"\1", b"\1\0", b"\0\0\1more", b"\2\0\1more")]
+    + [with_body(PASSED, edited(PASSED[20:], 2, bytes([kind]))) for kind in (0, 5, 7, 10, 11, 255)],
+    "F13": [
+        with_body(REPORT, text)
+        for text in (
+            b"",
+            b"{",
+            b"null",
+            b"[0.5,null]",
+            b'{"loss":0.5}',
+            b'{"metrics":null}',
+            b'{"loss":"0.5","metrics":null}',
+            b'{"loss":NaN,"metrics":null}',
+            b'{"loss":-Infinity,"metrics":null}',
+            b'{"loss":0.5,"metrics":{}}',
+            b'{"loss":0.5,"metrics":{"train":{},"test":{}}}',
+            b'{"loss":0.5,"metrics":{"train":{},"validation":{},"test":{},"other":{}}}',
+            b'{"loss":0.5,"metrics":{"train":{},"validation":{},"test":{"accuracy":"1"}}}',
+            b'{"loss":0.5,"metrics":{"train":{},"validation":{},"test":{"accuracy":[1]}}}',
+            b'{"loss":0.5,"metrics":null,"labels":[1,0]}',
+            b"\xff\xfe",
+            REPORT[20:] + b" " * (1 << 14),
+        )
+    ],
     "V1": [with_body(FOLDED, number + bytes(4)) for number in (b"\x81\x80\x80\x80\x80\0", b"\x81\0", b"\xff" * 5)],
 }
 PACKETS = {
@@ -334,6 +361,8 @@ def test_the_undamaged_examples_are_accepted():
     assert build("topk:bits=16").decompress(decode_packet(raw), Context(7, 3, 1)).tolist()[0] == [1, 0, 0, 0.5]
     assert codec().decode(SCALAR, 3, (2, 3), torch.float32).shape == (2, 3)
     assert isinstance(decode(with_body(FOLDED, PIECES)), Folded)
+    assert decode(with_body(PASSED, b"\1\0\4")) == Passed(3, 2, 1, 4, b"")
+    assert decode(with_body(REPORT, b'{"loss":1,"metrics":null}')) == Report(3, 2, 1.0)
     assert decode(with_body(FOLDED, b"\x80\x20" + bytes(4096))) == Folded(3, b"", (b"",) * 4095)
     for code in (CODED, planes((0x90, 0, 2)), planes((16, 65, 1)), SMALL + b"\0\0\0\x80", planes()):
         decoded(decode_packet(code, (32, 2)), {})

@@ -25,13 +25,14 @@ def lines(history):
     return [{key: value for key, value in line.items() if key != "seconds"} for line in history]
 
 
-@pytest.mark.parametrize("algorithm", [1, 2])
+@pytest.mark.parametrize(
+    "method", [{"algorithm": 1, "local_iterations": 3}, {"algorithm": 2}, {"privacy": {"labels": "org2"}}]
+)
 @pytest.mark.parametrize("compressor", ["topk:bits=8", "feedback(lattice:bits=3)", "auto"])
-def test_a_run_is_taken_up_again(tmp_path, algorithm, compressor):
+def test_a_run_is_taken_up_again(tmp_path, method, compressor):
     settings = config(
+        **method,
         rounds=20,
-        local_iterations=1 if algorithm == 2 else 3,
-        algorithm=algorithm,
         compressor=compressor,
         server_compressor="auto" if compressor == "auto" else "identity",
         optimizer={"name": "adam"},

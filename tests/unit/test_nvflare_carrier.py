@@ -34,6 +34,7 @@ from cvfl.wire.frame import kind_of
 from cvfl.wire.message import EMBEDDING
 
 CONFIG = settings(data={"name": "wine", "parties": 3}, rounds=12, compressor="topk:bits=4", evaluate_every=5)
+RELAYED = settings(data={"name": "wine", "parties": 3}, rounds=12, evaluate_every=5, privacy={"labels": "bank"})
 
 
 @given(st.integers(0, 2**64 - 1), st.lists(st.binary(max_size=50)), st.sampled_from(State))
@@ -169,10 +170,10 @@ def data():
     return load_data(CONFIG).data
 
 
-def federation(folder: Path, data, config=CONFIG):
+def federation(folder: Path, data, config=CONFIG, told=CONFIG):
     """A server role, and a mailbox with its role for every party."""
     roles = {
-        name: PartyRole(NamedRows(CONFIG, name, data), terms_of(CONFIG), offer_of(CONFIG, name), folder / name)
+        name: PartyRole(NamedRows(told, name, data), terms_of(told), offer_of(told, name), folder / name)
         for name in data.names
     }
     boxes = {name: Mailbox(name, lambda role=role: Duty(role), print) for name, role in roles.items()}
@@ -180,10 +181,11 @@ def federation(folder: Path, data, config=CONFIG):
     return server, roles, boxes
 
 
-def test_losses_on_the_way_change_neither_bits_nor_bytes(tmp_path, data, monkeypatch):
+@pytest.mark.parametrize("config", [CONFIG, RELAYED], ids=["labels shared", "labels at a party"])
+def test_losses_on_the_way_change_neither_bits_nor_bytes(tmp_path, data, monkeypatch, config):
     """Law 2 on a bad line: a third of the requests is lost, a third of the answers, and some requests come twice."""
     monkeypatch.setattr(conducting, "_PAUSE", 0.001)
-    server, roles, boxes = federation(tmp_path, data)
+    server, roles, boxes = federation(tmp_path, data, config, config)
     luck, lock, lost = stream(7, "test"), threading.Lock(), [0, 0]
 
     def ask(name: str, request: bytes, seconds: float) -> bytes | None:
@@ -201,8 +203,10 @@ def test_losses_on_the_way_change_neither_bits_nor_bytes(tmp_path, data, monkeyp
         return answer
 
     assert conduct(server, ask, lambda: False, 60.0)
-    reference = train(CONFIG).summary
-    models = {"server": server.rounds.server.model} | {name: role.party.model for name, role in roles.items()}
+    reference = train(config).summary
+    models = dict(server.rounds.server.models)
+    for role in roles.values():
+        models |= role.party.models
     assert {name: fingerprint(model) for name, model in models.items()} == reference["parameters"]
     sent = server.rounds.meter.total()
     assert [sent.up, sent.down, sent.evaluation] == [reference["bytes"][key] for key in ("up", "down", "evaluation")]

@@ -60,7 +60,7 @@ def calibrate(
     watch = _Stopwatch(federation, clock)
     losses, sent, seconds = [], [Traffic()], []
     validation: dict[str, float] = {}
-    for report in rounds(federation.server, federation.parties, meter, workers=1):
+    for report in rounds(*federation.roles, meter, workers=1):
         losses.append(report.loss)
         sent.append(sum(meter.through(report.t0).values(), Traffic()))
         seconds.append(watch.lap())

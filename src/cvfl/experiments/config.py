@@ -138,8 +138,8 @@ def _check_labels(config: RunConfig) -> None:
         raise ValueError(f"privacy.labels = {holder!r} keeps labels from parties; algorithm 1 needs them, take 2")
     if config.data.stratify:
         raise ValueError("data.stratify splits rows by their labels; with private labels the split would tell of them")
-    if tables and holder not in config.party:
-        raise ValueError(f"privacy.labels: {holder!r} is no party; labels stay with the party whose table has them")
+    if tables and not config.privacy.relayed:
+        raise ValueError("privacy.labels: tables have their labels at a party, where they stay; give its name")
     if others := [name for name, party in config.party.items() if party.label is not None and name != holder]:
         raise ValueError(f"labels at two roles: privacy.labels = {holder!r}, and party.{others[0]}.label")
 

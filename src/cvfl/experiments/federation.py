@@ -15,7 +15,22 @@ from cvfl.compress import build
 from cvfl.data import VerticalData
 from cvfl.errors import ConfigError, suggest
 from cvfl.experiments.config import RunConfig
-from cvfl.protocol import Codecs, Holding, Labels, Loss, Optimizer, Party, Plan, Recipe, Rows, Server, StepSize
+from cvfl.privacy.relay import Relay, sealed
+from cvfl.protocol import (
+    Codecs,
+    Holding,
+    Labels,
+    Loss,
+    Optimizer,
+    Party,
+    PartyMachine,
+    Plan,
+    Recipe,
+    Rows,
+    Server,
+    ServerMachine,
+    StepSize,
+)
 from cvfl.protocol.fusion import Foldable
 from cvfl.protocol.layers import initialised
 from cvfl.protocol.recipe import MakeModel
@@ -26,6 +41,8 @@ if TYPE_CHECKING:  # the keys of a session need an extra
     from cvfl.privacy.keys import PairSecrets
 
 _CPU = torch.device("cpu")
+Roles = tuple[ServerMachine, tuple[PartyMachine, ...]]
+"""What a runtime drives: in the place of the server, and of the parties."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +53,12 @@ class Federation:
     codecs: Codecs
     server: Server
     parties: tuple[Party, ...]
+    sealed: Roles | None = None
+
+    @property
+    def roles(self) -> Roles:
+        """The server and the parties as they are driven: themselves, or in machines that seal what they say."""
+        return self.sealed or (self.server, self.parties)
 
     @property
     def plan(self) -> Plan:
@@ -99,6 +122,7 @@ def recipe_of(
         server_compressor=partial(build, config.server_compressor, "model"),
         gradient_compressor=partial(build, config.gradient_compressor or replies, "gradient"),
         partial_compressor=partial(build, config.partial_compressor or replies, "partial"),
+        holder=label_holder(config, facts.names),
     )
 
 
@@ -121,6 +145,18 @@ def _check_sum(config: RunConfig, facts: Facts, make: MakeModel, dtype: torch.dt
         same = False
     if not same:
         raise ConfigError("privacy.aggregation = 'secure': the server model does not add embeddings up; take 'sum'")
+
+
+def label_holder(config: RunConfig, names: Sequence[str]) -> int:
+    """The role that holds the labels: the server, which may share them, or the party that `privacy.labels` names."""
+    holder = config.privacy.labels
+    if not config.privacy.relayed:
+        return SERVER
+    if holder not in names:
+        raise ConfigError(f"privacy.labels: there is no party {holder!r}{suggest(holder, names)}")
+    if len(names) == 1:
+        raise ConfigError(f"privacy.labels: {holder} is the only party, there is nobody to keep labels from")
+    return names.index(holder) + 1
 
 
 def _sum_width(config: RunConfig, facts: Facts, make: MakeModel, dtype: torch.dtype) -> int:
@@ -208,7 +244,7 @@ def make_federation(recipe: Recipe, data: VerticalData, apart: bool = False) -> 
     With `apart` each role decodes for itself, as on a machine of its own; the bits are the same.
     """
     codecs, device = recipe.codecs(), recipe.plan.device
-    secrets = session_secrets(recipe.plan.M) if recipe.plan.secure else {}
+    secrets = session_secrets(recipe.plan.M) if recipe.plan.secure or recipe.holder else {}
     labels = Labels(*(y.to(device) for y in (data.train_labels, data.test_labels, data.validation_labels)))
     shared = labels.train if recipe.plan.algorithm == 1 else None
     parties = tuple(
@@ -219,7 +255,11 @@ def make_federation(recipe: Recipe, data: VerticalData, apart: bool = False) -> 
         )
         for m, name in enumerate(data.names, start=1)
     )
-    return Federation(recipe, codecs, recipe.server(labels, codecs), parties)
+    server = recipe.server(labels, codecs)
+    if not recipe.holder:
+        return Federation(recipe, codecs, server, parties)
+    around = tuple(sealed(recipe, party, server, secrets[party.m]) for party in parties)
+    return Federation(recipe, codecs, server, parties, (Relay(recipe.plan, recipe.holder), around))
 
 
 def session_secrets(M: int) -> dict[int, PairSecrets]:

@@ -76,22 +76,23 @@ class Keep:
 
     def restore(self, federation: Federation, meter: Meter) -> None:
         """Go back to the newest state that there is, if any, of which all lines are there."""
+        server, parties = federation.roles
         kept = [t0 for t0 in self._checkpoints.rounds() if t0 <= len(self.journal.lines)]
         if kept:
             state = self._checkpoints.load(kept[-1])
-            take_up(state, federation.server, meter)
-            for party in federation.parties:
+            take_up(state, server, meter)
+            for party in parties:
                 party.load_state_dict(state["parties"][party.m])
-        self.journal.back(federation.server.t0)
+        self.journal.back(server.t0)
 
     def settled(self, federation: Federation, meter: Meter) -> None:
         """Between two rounds: keep the state if the last one is old enough."""
         if time.monotonic() - self._last < self._seconds:
             return
         self._last = time.monotonic()
-        parties = {party.m: party.state_dict() for party in federation.parties}
-        state = between_rounds(federation.server, meter) | {"parties": parties}
-        self._checkpoints.save(federation.server.t0, state)
+        server, parties = federation.roles
+        state = between_rounds(server, meter) | {"parties": {party.m: party.state_dict() for party in parties}}
+        self._checkpoints.save(server.t0, state)
 
     def forget(self) -> None:
         """The run is complete and recorded elsewhere."""

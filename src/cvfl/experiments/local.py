@@ -67,9 +67,13 @@ def add_parties(out: Path, names: Sequence[str], models: Path) -> dict[str, Any]
     for name in names:
         facts = json.loads((models / f"{name}.json").read_text(encoding="utf-8"))
         summary["parameters"][name] = facts["parameters"]
-        for kind in ("safetensors", "preparation"):
-            if (models / f"{name}.{kind}").exists():
-                shutil.copy(models / f"{name}.{kind}", out / "parameters")
+        files = [f"{name}.safetensors", f"{name}.preparation"]
+        if "server" in facts:  # it holds the labels, and with them the server model
+            summary["parameters"]["server"] = facts["server"]
+            files.append("server.safetensors")
+        for file in files:
+            if (models / file).exists():
+                shutil.copy(models / file, out / "parameters")
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     return summary
 

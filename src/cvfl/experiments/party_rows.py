@@ -18,10 +18,11 @@ from cvfl.data.prepare import Preparation
 from cvfl.data.split import Part
 from cvfl.errors import DataError, LocalProtocolError, RemoteProtocolError
 from cvfl.experiments.config import RunConfig
-from cvfl.experiments.federation import held, masked, party_maker, recipe_of
+from cvfl.experiments.federation import held, label_holder, masked, party_maker, recipe_of
 from cvfl.experiments.loading import in_order, parts_of, row_fractions
 from cvfl.experiments.terms import LOSSES, elsewhere, labels_from_bytes, labels_to_bytes, read_facts
-from cvfl.protocol import Holding, Loss, Party
+from cvfl.privacy.relay import sealed
+from cvfl.protocol import Holding, Labels, Loss, PartyMachine
 from cvfl.protocol.recipe import MakeModel
 from cvfl.wire.control import Targets
 
@@ -38,6 +39,7 @@ class NamedRows:
     def __init__(self, config: RunConfig, name: str, data: VerticalData) -> None:
         if name not in data.names:
             raise LocalProtocolError(f"{name!r} is no party of this data set ({', '.join(data.names)})")
+        label_holder(config, data.names)  # refuses a name that is none
         self.config, self.name, self.data = config, name, data
 
     def ids(self) -> Sequence[str]:
@@ -67,13 +69,14 @@ class NamedRows:
         """A new key pair if the privacy mode needs one."""
         return session_key(self.config)
 
-    def party(self, m: int, facts: dict[str, Any], secrets: PairSecrets | None = None) -> Party:
+    def party(self, m: int, facts: dict[str, Any], secrets: PairSecrets | None = None) -> PartyMachine:
         """Party m with its part of the data."""
         at = self.data.names.index(self.name)
         categories = self.data.categories[at] if self.data.categories else ()
         maker = party_maker(self.config, self.name, self.data.train[at], categories)
         rows = held(self.data, at)
-        return _party(self.config, m, facts, maker, rows, self.data.train_labels, secrets, self.data)
+        labels = Labels(self.data.train_labels, self.data.test_labels, self.data.validation_labels)
+        return _party(self.config, m, facts, maker, rows, labels, secrets, self.data)
 
 
 class TableRows:
@@ -113,8 +116,8 @@ class TableRows:
         order, train = self._order()
         self._labels = label.tensor(order, train, torch.float64).double()
         outputs = len(label.classes) if label.loss is Loss.MULTICLASS else 1
-        loss = LOSSES.index(label.loss)
-        return Targets(0, loss, outputs, parts.tobytes(), labels_to_bytes(self._labels))
+        loss, told = LOSSES.index(label.loss), self._labels[:0] if self.config.privacy.relayed else self._labels
+        return Targets(0, loss, outputs, parts.tobytes(), labels_to_bytes(told))
 
     def accept(self, targets: Targets) -> None:
         """What the label holder said: what each row is for, and the training labels if parties get them."""
@@ -162,7 +165,7 @@ class TableRows:
         """A new key pair if the privacy mode needs one."""
         return session_key(self.config)
 
-    def party(self, m: int, facts: dict[str, Any], secrets: PairSecrets | None = None) -> Party:
+    def party(self, m: int, facts: dict[str, Any], secrets: PairSecrets | None = None) -> PartyMachine:
         """Party m with its columns prepared."""
         order, train = self._order()
         dtype = getattr(torch, self.config.precision)
@@ -170,7 +173,9 @@ class TableRows:
         maker = party_maker(self.config, self.name, x, self.preparation.categories)
         rows = torch.split(x, self.sizes() or [])
         held_out = tuple(part for part in rows[1:] if len(part)) or (rows[2],)
-        return _party(self.config, m, facts, maker, (rows[0], held_out), self._labels[:train], secrets)
+        # Of labels that are not here the slices are empty.
+        known, validation, test = torch.tensor_split(self._labels, (train, train + len(rows[1])))
+        return _party(self.config, m, facts, maker, (rows[0], held_out), Labels(known, test, validation), secrets)
 
 
 def session_key(config: RunConfig) -> SessionKey | None:
@@ -188,14 +193,19 @@ def _party(
     facts: dict[str, Any],
     maker: MakeModel,
     rows: tuple[Any, tuple[Any, ...]],
-    labels: Tensor,
+    labels: Labels,
     secrets: PairSecrets | None,
     data: VerticalData | None = None,
-) -> Party:
+) -> PartyMachine:
     known = read_facts(facts)
     recipe = recipe_of(config, known, [maker if j == m else elsewhere for j in range(1, len(known.names) + 1)])
-    shared = (
-        recipe.plan.loss.labels(labels, recipe.plan.dtype).to(recipe.plan.device) if config.algorithm == 1 else None
-    )
+    plan = recipe.plan
+    parts = vars(labels).items()
+    typed = Labels(**{part: plan.loss.labels(y, plan.dtype).to(plan.device) for part, y in parts})
+    shared = typed.train if config.algorithm == 1 else None
     holding = Holding(known.names[m - 1], *rows, shared, data.augment if data else None)
-    return recipe.party(m, holding, masked(recipe.codecs(), m, secrets))
+    party = recipe.party(m, holding, masked(recipe.codecs(), m, secrets))
+    if not recipe.holder:
+        return party
+    server = recipe.server(typed, recipe.codecs()) if m == recipe.holder else None
+    return sealed(recipe, party, server, secrets)

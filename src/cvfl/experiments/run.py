@@ -108,7 +108,7 @@ def _train(
             directory.line(line)
     began = time.perf_counter()
     try:
-        for report in rounds(federation.server, federation.parties, meter, workers, on_settled):
+        for report in rounds(*federation.roles, meter, workers, on_settled):
             line = record.round_line(report, plan, meter, names)
             history.append(line)
             if keep:

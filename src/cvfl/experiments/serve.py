@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from cvfl.errors import ConfigError, suggest
 from cvfl.experiments import record
@@ -77,11 +79,11 @@ class ServerRun:
         return recipe_of(self.config, facts, [elsewhere] * len(facts.names))
 
     def finish(self, out: Path) -> RunResult:
-        """Write the run directory; the state is no longer needed."""
+        """Write the run directory; the state is no longer needed. A server that only relays has no model to write."""
         rounds = self.role.rounds
         assert rounds.server is not None
-        history, model = self._journal.lines, rounds.server.model
-        hashes, seconds = {"server": record.fingerprint(model)}, time.perf_counter() - self._began
+        history, models = self._journal.lines, dict(rounds.server.models)
+        hashes, seconds = _hashes(models), time.perf_counter() - self._began
         summary = summarise(self.config, self.name, self.recipe(), history, rounds.meter, hashes, seconds)
         summary["alignment"] = record.alignment(self.role.aligned, self.role.setup_meter)
         summary["sent_again"] = rounds.sent_again
@@ -90,12 +92,12 @@ class ServerRun:
                 directory.line(line)
             directory.json("config.json", self.config.model_dump(mode="json"))
             directory.json("summary.json", summary)
-            directory.parameters({"server": model})
+            directory.parameters(models)
             from cvfl.experiments.report import write_report  # noqa: PLC0415  matplotlib is slow to load
 
             write_report([directory.partial], directory.partial / "report.html")
         shutil.rmtree(self.state, ignore_errors=True)
-        return RunResult(summary, history, {"server": model}, out)
+        return RunResult(summary, history, models, out)
 
 
 @dataclass
@@ -125,17 +127,26 @@ class PartyRun:
         return TableRows(self.config, open_party(self.config, self.name, self.stack, self.on_step))
 
     def finish(self, out: Path) -> None:
-        """Write the party's model, its preparation and the hash of its parameters; the state is no longer needed."""
+        """Write the party's model, its preparation and the hash of its parameters; the state is no longer needed.
+
+        A party that holds the labels has the server model, too.
+        """
         assert self.role.party is not None
-        model = self.role.party.model
-        facts = {"parameters": record.fingerprint(model), "versions": record.versions()}
+        models = self.role.party.models
+        hashes = _hashes(models)
+        facts = {"parameters": hashes.pop(self.name)} | hashes | {"versions": record.versions()}
         with _writing(out):
             out.mkdir(parents=True, exist_ok=True)
-            (out / f"{self.name}.safetensors").write_bytes(record.serialised(model))
+            for role, model in models.items():
+                (out / f"{role}.safetensors").write_bytes(record.serialised(model))
             if isinstance(self._rows, TableRows) and self._rows.preparation:
                 self._rows.preparation.save(out / f"{self.name}.preparation")
             (out / f"{self.name}.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         shutil.rmtree(self.state, ignore_errors=True)
+
+
+def _hashes(models: Mapping[str, nn.Module]) -> dict[str, str]:
+    return {role: record.fingerprint(model) for role, model in models.items()}
 
 
 def _own(config: RunConfig, name: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from cvfl.protocol.codec import Codec, Measured
 from cvfl.protocol.codecs import Codecs
 from cvfl.protocol.losses import Loss
+from cvfl.protocol.machines import PartyMachine, ServerMachine
 from cvfl.protocol.model_codec import ModelCodec
 from cvfl.protocol.party import Party
 from cvfl.protocol.plan import Optimizer, Plan, StepSize
@@ -22,9 +23,11 @@ __all__ = [
     "ModelCodec",
     "Optimizer",
     "Party",
+    "PartyMachine",
     "Plan",
     "Recipe",
     "Rows",
     "Server",
+    "ServerMachine",
     "StepSize",
 ]

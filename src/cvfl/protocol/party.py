@@ -62,6 +62,16 @@ class Party:
         """Whether all rounds are over."""
         return self.t0 == self.plan.rounds
 
+    @property
+    def settled(self) -> bool:
+        """Whether the state is one between two rounds; a party always is."""
+        return True
+
+    @property
+    def models(self) -> dict[str, nn.Module]:
+        """The model that is trained here."""
+        return {self.holding.name: self.model}
+
     def start(self) -> list[Message]:
         """The embedding of the next round: the first message, and the first after a restart."""
         return [] if self.done else [self._embedding()]

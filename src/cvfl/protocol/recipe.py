@@ -38,6 +38,8 @@ class Recipe:
     server_compressor: MakeCompressor
     gradient_compressor: MakeCompressor
     partial_compressor: MakeCompressor
+    holder: int = SERVER
+    """The role that holds the labels, and with them the server model when it is a party."""
 
     def codecs(self) -> Codecs:
         """New codecs for all senders."""

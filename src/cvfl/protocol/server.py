@@ -102,6 +102,11 @@ class Server:
         """Whether the last round is over and evaluated, and nothing of the next one is used yet."""
         return self._phi is None and not self._awaits_evaluation()
 
+    @property
+    def models(self) -> dict[str, nn.Module]:
+        """The model that is trained here."""
+        return {"server": self.model}
+
     def receive(self, message: Message) -> list[tuple[int, Message]]:
         """Take in a party's message; the replies are (party, message)."""
         match message:
@@ -283,6 +288,10 @@ class Server:
             "embeddings": {m: bytes(packet) for m, packet in self._embeddings.items()},
             "evaluations": {m: bytes(packet) for m, packet in self._evaluations.items()},
         }
+
+    def settled_state(self) -> dict[str, Any]:
+        """The state before the round that comes next; messages of that round come again."""
+        return self.state_dict() | {"embeddings": {}, "evaluations": {}}
 
     def _codecs(self) -> dict[str, Codec]:
         embeddings = {f"embedding {m}": codec for m, codec in self.codecs.items()}

@@ -17,12 +17,11 @@ from functools import partial
 
 import torch
 
-from cvfl.protocol import Evaluated, Measured, Party, Server
+from cvfl.protocol import Evaluated, Measured, PartyMachine, ServerMachine
 from cvfl.runtime.meter import Meter
 from cvfl.types import SERVER, Direction
 from cvfl.wire import Message, decode, encode
-from cvfl.wire.frame import kind_of
-from cvfl.wire.message import EVALUATION
+from cvfl.wire.frame import round_of
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,8 @@ class RoundReport:
 
 
 def rounds(
-    server: Server,
-    parties: Sequence[Party],
+    server: ServerMachine,
+    parties: Sequence[PartyMachine],
     meter: Meter,
     workers: int | None = None,
     on_settled: Callable[[], None] = lambda: None,
@@ -46,6 +45,8 @@ def rounds(
     """Run the federation round by round; `workers` = 1 runs one role after another, None finds out what is faster.
 
     `on_settled` is called between rounds, when the state of all roles is complete and a run can start from it again.
+    Messages go in waves: to the parties, and back to the server. A round is one wave, or two or three when the server
+    only passes on what a label holder and the others write to each other.
     """
     with (
         one_thread_a_role(),
@@ -55,35 +56,51 @@ def rounds(
         while replies:
             began, t0 = time.perf_counter(), server.t0
             measured = _measured(server, parties)
-            down = {m: encode(message) for m, message in replies}
-            for m, frame in down.items():
-                meter.add(m, Direction.DOWN, frame)
-            tasks = [partial(_answer, meter, party, down[party.m]) for party in parties]
-            up = crew.run(server.train, tasks)
+            crew.begin()
+            later: list[list[bytes]] = []
+            train = server.train
+            while replies:
+                down = _sent_down(meter, replies)
+                up = crew.run(train, [partial(_answer, meter, parties[m - 1], down[m]) for m in sorted(down)])
+                later += [[frame for frame in frames if round_of(frame) > t0] for frames in up]
+                replies = _deliver(server, [[frame for frame in frames if round_of(frame) == t0] for frames in up])
+                train = _nothing
             loss = server.loss
-            _deliver(server, [[frame for frame in frames if kind_of(frame) == EVALUATION] for frames in up])
             on_settled()
-            replies = _deliver(server, [[frame for frame in frames if kind_of(frame) != EVALUATION] for frames in up])
+            replies = _deliver(server, later)
             evaluated = server.evaluation if server.evaluation and server.evaluation.t0 == t0 else None
             yield RoundReport(t0, loss, time.perf_counter() - began, evaluated, measured)
 
 
-def _answer(meter: Meter, party: Party, frame: bytes) -> list[bytes]:
-    return _sent(meter, party, party.receive(decode(frame)))
+def _answer(meter: Meter, party: PartyMachine, frames: Sequence[bytes]) -> list[bytes]:
+    return [answer for frame in frames for answer in _sent(meter, party, party.receive(decode(frame)))]
 
 
-def _sent(meter: Meter, party: Party, messages: Iterable[Message]) -> list[bytes]:
+def _nothing() -> None:
+    """The server has taken its steps of this round."""
+
+
+def _sent_down(meter: Meter, replies: Iterable[tuple[int, Message]]) -> dict[int, list[bytes]]:
+    down: dict[int, list[bytes]] = {}
+    for m, message in replies:
+        frame = encode(message)
+        meter.add(m, Direction.DOWN, frame)
+        down.setdefault(m, []).append(frame)
+    return down
+
+
+def _sent(meter: Meter, party: PartyMachine, messages: Iterable[Message]) -> list[bytes]:
     frames = [encode(message) for message in messages]
     for frame in frames:
         meter.add(party.m, Direction.UP, frame)
     return frames
 
 
-def _deliver(server: Server, up: Iterable[list[bytes]]) -> list[tuple[int, Message]]:
+def _deliver(server: ServerMachine, up: Iterable[list[bytes]]) -> list[tuple[int, Message]]:
     return [reply for frames in up for frame in frames for reply in server.receive(decode(frame))]
 
 
-def _measured(server: Server, parties: Sequence[Party]) -> dict[int, Measured]:
+def _measured(server: ServerMachine, parties: Sequence[PartyMachine]) -> dict[int, Measured]:
     roles = {SERVER: server.measured} | {party.m: party.measured for party in parties}
     return {m: measured for m, measured in roles.items() if measured}
 
@@ -110,6 +127,8 @@ class _Crew:
         # One round to warm up, then both ways in turn.
         self._trials = [True, *([True, False] * self._TRIALS)] if compare and workers > 1 else []
         self._concurrent = workers > 1
+        self._trial: bool | None = None
+        self._spent = 0.0
 
     def __enter__(self) -> _Crew:
         return self
@@ -117,15 +136,19 @@ class _Crew:
     def __exit__(self, *exc: object) -> None:
         self._pool.shutdown()
 
+    def begin(self) -> None:
+        """A new round: see how long the last one took, and choose how to run this one."""
+        if self._trial is not None:
+            self._best[self._trial] = min(self._best[self._trial], self._spent)
+            self._concurrent = self._best[True] <= self._best[False]
+        self._trial, self._spent = self._trials.pop() if self._trials else None, 0.0
+
     def run(self, train: Callable[[], None], tasks: Sequence[Callable[[], list[bytes]]]) -> list[list[bytes]]:
         """The results of the tasks, in order; the server trains meanwhile."""
-        trial = self._trials.pop() if self._trials else None
-        concurrent = self._concurrent if trial is None else trial
+        concurrent = self._concurrent if self._trial is None else self._trial
         began = time.perf_counter()
         results = self._side_by_side(train, tasks) if concurrent else self._in_turn(train, tasks)
-        if trial is not None:
-            self._best[trial] = min(self._best[trial], time.perf_counter() - began)
-            self._concurrent = self._best[True] <= self._best[False]
+        self._spent += time.perf_counter() - began
         return results
 
     def _in_turn(self, train: Callable[[], None], tasks: Sequence[Callable[[], list[bytes]]]) -> list[list[bytes]]:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cvfl.types import Direction
-from cvfl.wire import HEADER, Bytes
-from cvfl.wire.message import EVALUATION
+from cvfl.wire import Bytes
+from cvfl.wire.frame import round_of
+from cvfl.wire.message import for_evaluation
 
 
 @dataclass
@@ -36,9 +37,8 @@ class Meter:
 
     def add(self, m: int, direction: Direction, frame: Bytes) -> None:
         """Count a frame to or from party m, for the round that it names."""
-        _, _, kind, _, t0, _, _ = HEADER.unpack_from(frame)
-        traffic = self._rounds.setdefault(t0, {}).setdefault(m, Traffic())
-        if kind == EVALUATION:
+        traffic = self._rounds.setdefault(round_of(frame), {}).setdefault(m, Traffic())
+        if for_evaluation(frame):
             traffic.evaluation += len(frame)
         elif direction is Direction.UP:
             traffic.up += len(frame)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from cvfl.errors import CvflError, DecodeError, RemoteProtocolError
 from cvfl.privacy import AlignmentParty
-from cvfl.protocol import Party
+from cvfl.protocol import PartyMachine
 from cvfl.runtime.checkpoint import Checkpoints
 from cvfl.wire import Bytes, Message, decode, decode_setup, encode, encode_setup
 from cvfl.wire.control import (
@@ -65,7 +65,7 @@ class Material(Protocol):
     def session_key(self) -> SessionKey | None:
         """A new key pair if the party shares secrets with the others."""
 
-    def party(self, m: int, facts: dict[str, Any], secrets: PairSecrets | None = None) -> Party:
+    def party(self, m: int, facts: dict[str, Any], secrets: PairSecrets | None = None) -> PartyMachine:
         """The party machine for these facts, and for the secrets of this session."""
 
 
@@ -76,7 +76,8 @@ class PartyRole:
         self, material: Material, terms: dict[str, Any], offer: dict[str, Any], folder: Path, every: int = 10
     ) -> None:
         self.material, self.terms, self.offer, self.every = material, terms, offer, every
-        self.party: Party | None = None
+        self.party: PartyMachine | None = None
+        self._kept = 0
         self.done = False
         self.refused: str | None = None
         self._checkpoints = Checkpoints(folder / "checkpoints")
@@ -186,6 +187,7 @@ class PartyRole:
         self._facts = begin.facts
         self.party = self.material.party(self._m, begin.facts, self._secrets(begin.keys))
         self._checkpoints.drop_after(begin.t0)
+        self._kept = begin.t0
         if begin.t0 > 0:
             self.party.load_state_dict(self._checkpoints.load(begin.t0))
         return map(encode, self.party.start())
@@ -202,12 +204,19 @@ class PartyRole:
     def _round(self, message: Message) -> Iterable[bytes]:
         if self.party is None:
             raise RemoteProtocolError(f"{self.material.name}: a {type(message).__name__} before the run began")
-        replies = self.party.receive(message)
-        if self.party.t0 % self.every == 0 or self.party.done:
-            self._checkpoints.save(self.party.t0, self.party.state_dict())
-        yield from map(encode, replies)
+        for reply in self.party.receive(message):
+            self._checkpoint(self.party)
+            yield encode(reply)
+        self._checkpoint(self.party)
         if self.party.done:
             yield self._say(Have(session=self._session, run=self._run, rounds=[self.party.t0]))
+
+    def _checkpoint(self, party: PartyMachine) -> None:
+        """Keep the state every few rounds and at the end: once, before anything of it is told."""
+        due = party.t0 % self.every == 0 or party.done
+        if due and party.settled and party.t0 != self._kept:
+            self._checkpoints.save(party.t0, party.state_dict())
+            self._kept = party.t0
 
     def _say(self, message: Control) -> bytes:
         return encode_control(message, self._m)

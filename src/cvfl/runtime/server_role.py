@@ -15,12 +15,12 @@ from typing import Any, Protocol
 
 from cvfl.errors import RemoteProtocolError
 from cvfl.privacy import Aligned, AlignmentServer
-from cvfl.protocol import Server
+from cvfl.protocol import ServerMachine
 from cvfl.runtime.checkpoint import Checkpoints
 from cvfl.runtime.meter import Meter
 from cvfl.runtime.server_rounds import OnBack, OnRound, Replies, ServerRounds, counted
 from cvfl.types import SERVER, Direction
-from cvfl.wire import Blinded, Bytes, Embedding, Evaluation, decode, decode_setup, encode_setup
+from cvfl.wire import Blinded, Bytes, Embedding, Evaluation, Passed, Report, decode, decode_setup, encode_setup
 from cvfl.wire.control import (
     PROTOCOL,
     Begin,
@@ -72,7 +72,7 @@ class Desk(Protocol):
     def facts(self, offers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """What the parties must know of each other."""
 
-    def server(self, facts: dict[str, Any]) -> Server:
+    def server(self, facts: dict[str, Any]) -> ServerMachine:
         """The server machine for these facts."""
 
 
@@ -296,7 +296,7 @@ class ServerRole:
         if self.rounds.server is None:
             return []  # of a session that is over
         message = decode(frame)
-        if isinstance(message, Embedding | Evaluation):
+        if isinstance(message, Embedding | Evaluation | Passed | Report):
             self._check_sender(m, message.m)
         with self._blamed(m):
             return self.rounds.receive(m, message, frame)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cvfl.errors import LocalProtocolError
-from cvfl.protocol import Server
+from cvfl.protocol import ServerMachine
 from cvfl.runtime.checkpoint import Checkpoints
 from cvfl.runtime.inprocess import RoundReport
 from cvfl.runtime.meter import Meter, Traffic
@@ -24,7 +24,7 @@ class ServerRounds:
     """Drives the server machine while there is one; between sessions `server` is None."""
 
     def __init__(self, folder: Path, every: int, on_round: OnRound, on_back: OnBack) -> None:
-        self.server: Server | None = None
+        self.server: ServerMachine | None = None
         self.meter, self.sent_again = Meter(), 0
         self._checkpoints, self._every = Checkpoints(folder), every
         self._on_round, self._on_back = on_round, on_back
@@ -43,7 +43,7 @@ class ServerRounds:
         """Somebody is missing: no round goes on."""
         self.server, self._pending = None, False
 
-    def go_back(self, server: Server, t0: int) -> None:
+    def go_back(self, server: ServerMachine, t0: int) -> None:
         """Bring a new machine to the state before round t0; bytes of later rounds are counted as sent again."""
         self.server = server
         self._checkpoints.drop_after(t0)
@@ -76,11 +76,11 @@ class ServerRounds:
             self.server.train()
         self._advance(self.server)
 
-    def save(self, server: Server) -> None:
+    def save(self, server: ServerMachine) -> None:
         """Keep the state before the round that comes next."""
         self._checkpoints.save(server.t0, between_rounds(server, self.meter) | {"sent_again": self.sent_again})
 
-    def _advance(self, server: Server) -> None:
+    def _advance(self, server: ServerMachine) -> None:
         """Report a round that is over, and keep the state every few rounds."""
         if not server.settled or server.t0 == self._reported:
             return
@@ -93,13 +93,13 @@ class ServerRounds:
             self.save(server)
 
 
-def between_rounds(server: Server, meter: Meter) -> dict[str, Any]:
+def between_rounds(server: ServerMachine, meter: Meter) -> dict[str, Any]:
     """The server before the round that comes next, and the bytes until then; messages of that round come again."""
     sent = {m: (t.up, t.down, t.evaluation) for m, t in meter.through(server.t0 - 1).items()}
-    return {"server": server.state_dict() | {"embeddings": {}, "evaluations": {}}, "bytes": sent}
+    return {"server": server.settled_state(), "bytes": sent}
 
 
-def take_up(state: Mapping[str, Any], server: Server, meter: Meter) -> None:
+def take_up(state: Mapping[str, Any], server: ServerMachine, meter: Meter) -> None:
     """Go on from what `between_rounds` gave."""
     server.load_state_dict(state["server"])
     meter.go_back({m: Traffic(*traffic) for m, traffic in state["bytes"].items()})

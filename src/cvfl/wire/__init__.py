@@ -2,7 +2,18 @@
 
 from cvfl.wire.bits import pack, packed_size, unpack
 from cvfl.wire.frame import HEADER, Bytes
-from cvfl.wire.message import Broadcast, Embedding, Evaluation, Folded, Gradient, Message, decode, encode
+from cvfl.wire.message import (
+    Broadcast,
+    Embedding,
+    Evaluation,
+    Folded,
+    Gradient,
+    Message,
+    Passed,
+    Report,
+    decode,
+    encode,
+)
 from cvfl.wire.packet import decode_packet, encode_packet
 from cvfl.wire.setup import Blinded, Matched, Setup, Spelling, decode_setup, encode_setup
 
@@ -17,6 +28,8 @@ __all__ = [
     "Gradient",
     "Matched",
     "Message",
+    "Passed",
+    "Report",
     "Setup",
     "Spelling",
     "decode",

@@ -40,6 +40,12 @@ def kind_of(data: Bytes) -> int:
     return int(data[5]) if len(data) >= HEADER.size else 0
 
 
+def round_of(data: Bytes) -> int:
+    """The round that the header of a whole frame names."""
+    t0: int = HEADER.unpack_from(data)[4]
+    return t0
+
+
 def seal(kind: int, sender: int, t0: int, parts: Sequence[Bytes]) -> bytes:
     """The frame around a body that is given in parts."""
     size = sum(len(part) for part in parts)

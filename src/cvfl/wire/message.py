@@ -6,18 +6,27 @@ party m                                     server
                            ◀──────────      Folded(t0)     the same folded: the sum over the others, and own pieces
                            ◀──────────      Gradient(t0)   Algorithm 2: the loss's gradient in h_m, perhaps its slope
    Evaluation(t0, m)       ──────────▶                     h_m of the test rows, not compressed
+
+When a party holds the labels, these messages go between it and the others, and the server cannot read them:
+
+   Passed(t0, m, to)       ──────────▶      ──────────▶    party `to`: one of the messages above, sealed by party m
+   Report(t0, m)           ──────────▶                     the label holder: what the server may know of a round
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
 
 from cvfl.compress.varint import varint
 from cvfl.errors import DecodeError
 from cvfl.types import SERVER
-from cvfl.wire.frame import MAX_BODY, Bytes, seal, unseal
+from cvfl.wire.frame import HEADER, MAX_BODY, Bytes, Frame, kind_of, seal, unseal
 from cvfl.wire.packet import Reader
 
 
@@ -70,41 +79,96 @@ class Gradient:
     weights: Bytes = b""
 
 
-Message = Embedding | Evaluation | Broadcast | Folded | Gradient
-EMBEDDING, BROADCAST, GRADIENT, EVALUATION, FOLDED, SLOPED = 1, 2, 3, 4, 9, 12
+@dataclass(frozen=True)
+class Passed:
+    """A message of this kind from party m for party `to`, sealed; the server passes it on as it is."""
+
+    t0: int
+    m: int
+    to: int
+    kind: int
+    data: Bytes
+
+
+@dataclass(frozen=True)
+class Report:
+    """From the label holder: round t0 is over, its loss, and the metrics by part if it was evaluated."""
+
+    t0: int
+    m: int
+    loss: float
+    metrics: Mapping[str, Mapping[str, float]] | None = None
+
+
+Message = Embedding | Evaluation | Broadcast | Folded | Gradient | Passed | Report
+EMBEDDING, BROADCAST, GRADIENT, EVALUATION, FOLDED, PASSED, REPORT, SLOPED = 1, 2, 3, 4, 9, 10, 11, 12
 MAX_PACKETS = 1 << 12
 """Most packets of a folded message: an empty one takes a byte there, and a hundred times that in memory."""
-KINDS = frozenset((EMBEDDING, BROADCAST, GRADIENT, EVALUATION, FOLDED, SLOPED))
-_FROM_SERVER = frozenset((BROADCAST, GRADIENT, FOLDED, SLOPED))
+MAX_REPORT = 1 << 14
+FROM_SERVER = frozenset((BROADCAST, GRADIENT, FOLDED, SLOPED))
+SEALED = FROM_SERVER | {EMBEDDING, EVALUATION}
+"""Kinds that may be passed on."""
+KINDS = SEALED | {PASSED, REPORT}
 _KINDS: dict[type[Message], int] = {
     Embedding: EMBEDDING,
     Broadcast: BROADCAST,
     Gradient: GRADIENT,
     Evaluation: EVALUATION,
     Folded: FOLDED,
+    Passed: PASSED,
+    Report: REPORT,
 }
+_PASSED = struct.Struct("<HB")
+
+
+class _Parts(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    train: dict[str, float]
+    validation: dict[str, float]
+    test: dict[str, float]
+
+
+class _Figures(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    loss: FiniteFloat
+    metrics: _Parts | None
 
 
 def encode(message: Message) -> bytes:
     """The frame of a message."""
+    return seal(*parts_of(message))
+
+
+def parts_of(message: Message) -> tuple[int, int, int, list[Bytes]]:
+    """What the frame of a message says: kind, sender, t0, and the body in parts."""
+    parts: list[Bytes]
     match message:
         case Embedding(t0, m, packet) | Evaluation(t0, m, packet):
             sender, parts = m, [packet]
         case Gradient(t0, packet, weights) if weights:
-            return seal(SLOPED, SERVER, t0, _sized([packet, weights]))
+            return SLOPED, SERVER, t0, _sized([packet, weights])
         case Gradient(t0, packet):
             sender, parts = SERVER, [packet]
         case Broadcast(t0, model, embeddings):
             sender, parts = SERVER, _listed([(SERVER, packet) for packet in model] + list(embeddings))
         case Folded(t0, partial, model):
             sender, parts = SERVER, _sized([partial, *model])
-    return seal(_KINDS[type(message)], sender, t0, parts)
+        case Passed(t0, sender, to, kind, data):
+            parts = [_PASSED.pack(to, kind), data]
+        case Report(t0, sender, loss, metrics):
+            parts = [json.dumps({"loss": loss, "metrics": metrics}, separators=(",", ":")).encode()]
+    return _KINDS[type(message)], sender, t0, parts
 
 
 def decode(frame: Bytes, max_body: int = MAX_BODY) -> Message:
     """The message in a frame; packets stay unopened views of it."""
-    kind, sender, t0, body = unseal(frame, max_body)
-    if (kind in _FROM_SERVER) != (sender == SERVER):
+    return message_of(unseal(frame, max_body))
+
+
+def message_of(frame: Frame) -> Message:
+    """The message that a frame's header and body are."""
+    kind, sender, t0, body = frame
+    if (kind in FROM_SERVER) != (sender == SERVER):
         raise DecodeError(f"a message of kind {kind} does not come from role {sender}")
     match kind:
         case 1:
@@ -121,6 +185,10 @@ def decode(frame: Bytes, max_body: int = MAX_BODY) -> Message:
         case 9:
             partial, *pieces = _unsized(body)
             return Folded(t0, partial, tuple(pieces))
+        case 10:
+            return _passed(t0, sender, body)
+        case 11:
+            return _report(t0, sender, body)
         case 12:
             gradient, *weights = _unsized(body)
             if len(weights) != 1 or not weights[0]:
@@ -128,6 +196,30 @@ def decode(frame: Bytes, max_body: int = MAX_BODY) -> Message:
             return Gradient(t0, gradient, weights[0])
         case _:
             raise DecodeError(f"unknown message kind {kind}")
+
+
+def for_evaluation(frame: Bytes) -> bool:
+    """Whether a frame is one of evaluation, open or sealed."""
+    kind, inner = kind_of(frame), HEADER.size + _PASSED.size - 1
+    return (frame[inner] if kind == PASSED and len(frame) > inner else kind) == EVALUATION
+
+
+def _passed(t0: int, m: int, body: memoryview) -> Passed:
+    reader = Reader(body)
+    to, kind = reader.read(_PASSED.format, "receiver")
+    if kind not in SEALED or to in (SERVER, m):
+        raise DecodeError(f"a message of kind {kind} from party {m} cannot be passed on to role {to}")
+    return Passed(t0, m, to, kind, reader.take(reader.left, "sealed message"))
+
+
+def _report(t0: int, m: int, body: memoryview) -> Report:
+    if len(body) > MAX_REPORT:
+        raise DecodeError(f"a report of {len(body)} bytes, more than {MAX_REPORT}")
+    try:
+        figures = _Figures.model_validate_json(bytes(body))
+    except ValidationError:
+        raise DecodeError("a report that is malformed") from None
+    return Report(t0, m, figures.loss, figures.metrics.model_dump() if figures.metrics else None)
 
 
 def _listed(entries: list[tuple[int, Bytes]]) -> list[Bytes]:

@@ -1,0 +1,245 @@
+"""Labels that stay with a party: it hosts the server model, and the server relays what it cannot read.
+
+    party j                     server                        party k, the label holder
+    Embedding(t0)   sealed ──▶  passed on            ──▶      opened for the Server that runs here, beside its Party
+                           ◀──  passed on            ◀──      Gradient(t0) for party j, sealed
+    Evaluation(t0)  sealed ──▶  passed on            ──▶      opened
+                                the record           ◀──      Report(t0): loss, and metrics if it was evaluated
+
+Three machines stand where a Server and Parties do otherwise: `Relay` for the server, `Holder` for party k and
+`Correspondent` for every other party. What is sealed are the messages of Algorithm 2, none more and none other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from cvfl.errors import LocalProtocolError, RemoteProtocolError
+from cvfl.protocol import Evaluated, Measured, Party, PartyMachine, Plan, Recipe, Server
+from cvfl.wire import Message, Passed, Report
+
+if TYPE_CHECKING:  # needs an extra
+    from cvfl.privacy.keys import PairSecrets
+    from cvfl.privacy.sealing import Sealing
+
+
+PARTS = ("train", "validation", "test")
+
+
+class Relay:
+    """In the server's place: passes sealed messages between the label holder and the others, and counts rounds.
+
+    It has no labels, no model and no key.
+    """
+
+    measured: Measured | None = None
+    settled = True
+    """A round is over for the relay when its report is there; nothing is ever half done."""
+
+    def __init__(self, plan: Plan, holder: int) -> None:
+        self.plan, self.holder = plan, holder
+        self.t0, self.loss = 0, float("nan")
+        self.evaluation: Evaluated | None = None
+        self.models: dict[str, nn.Module] = {}
+
+    @property
+    def done(self) -> bool:
+        """Whether all rounds are over and evaluated."""
+        return self.t0 == self.plan.rounds
+
+    def receive(self, message: Message) -> list[tuple[int, Message]]:
+        """Pass a sealed message on, or take note of the round that the label holder reports."""
+        match message:
+            case Passed(t0, m, to) if self._passes(t0, m, to):
+                return [(to, message)]
+            case Report(t0, m, loss, metrics) if t0 == self.t0 and m == self.holder and not self.done:
+                if (metrics is not None) != self.plan.evaluates_after(t0):
+                    raise RemoteProtocolError(f"metrics of round {t0} that were not expected, or none")
+                self.evaluation = self.evaluation if metrics is None else _evaluated(t0, metrics)
+                self.t0, self.loss = t0 + 1, loss
+                return []
+        raise RemoteProtocolError(f"{type(message).__name__} of round {message.t0} in round {self.t0}")
+
+    def _passes(self, t0: int, m: int, to: int) -> bool:
+        """Others write to the holder, also of the round that comes next; the holder answers in this round."""
+        last = self.t0 if m == self.holder else self.t0 + 1
+        return self.holder in (m, to) and to <= self.plan.M and self.t0 <= t0 <= min(last, self.plan.rounds - 1)
+
+    def train(self) -> None:
+        """There is no model here."""
+
+    def settled_state(self) -> dict[str, Any]:
+        """The round, and what was reported of the last one."""
+        return {"t0": self.t0, "loss": self.loss, "evaluation": asdict(self.evaluation) if self.evaluation else None}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where the state was taken."""
+        self.t0, self.loss = state["t0"], state["loss"]
+        self.evaluation = Evaluated(**state["evaluation"]) if state["evaluation"] else None
+
+
+def _evaluated(t0: int, metrics: Mapping[str, Mapping[str, float]]) -> Evaluated:
+    return Evaluated(t0, **{part: dict(metrics[part]) for part in PARTS})
+
+
+class _Sealed:
+    """A party whose messages are sealed; without keys it can only hand over what a run that is over has left."""
+
+    def __init__(self, party: Party, sealing: Sealing | None) -> None:
+        self.party, self.m, self.plan, self._keys = party, party.m, party.plan, sealing
+
+    @property
+    def _sealing(self) -> Sealing:
+        if self._keys is None:
+            raise RemoteProtocolError(f"{self.party.holding.name}: the server began without the keys of the parties")
+        return self._keys
+
+    def _opened(self, message: Message) -> tuple[int, Message]:
+        """Who sent it, and what."""
+        if not isinstance(message, Passed):
+            raise RemoteProtocolError(f"{self.party.holding.name}: an open {type(message).__name__} from the server")
+        return message.m, self._sealing.open(message)
+
+    @property
+    def t0(self) -> int:
+        """The round of the party."""
+        return self.party.t0
+
+    @property
+    def measured(self) -> Measured | None:
+        """The error of its last embedding, if it was measured."""
+        return self.party.measured
+
+
+class Correspondent(_Sealed):
+    """In the place of a party without labels: it writes to the label holder, sealed, and hears from it alone."""
+
+    settled = True
+
+    def __init__(self, party: Party, holder: int, sealing: Sealing | None) -> None:
+        super().__init__(party, sealing)
+        self.holder = holder
+
+    @property
+    def done(self) -> bool:
+        """Whether all rounds are over."""
+        return self.party.done
+
+    @property
+    def models(self) -> Mapping[str, nn.Module]:
+        """The party's own."""
+        return self.party.models
+
+    def start(self) -> list[Message]:
+        """The embedding of the next round."""
+        return self._all_sealed(self.party.start())
+
+    def receive(self, message: Message) -> list[Message]:
+        """Open the label holder's answer, and answer it."""
+        j, opened = self._opened(message)
+        if j != self.holder:
+            raise RemoteProtocolError(f"{self.party.holding.name}: a message of party {j}, which holds no labels")
+        return self._all_sealed(self.party.receive(opened))
+
+    def _all_sealed(self, messages: Iterable[Message]) -> list[Message]:
+        return [self._sealing.seal(self.holder, message) for message in messages]
+
+    def state_dict(self) -> dict[str, Any]:
+        """That of the party; keys belong to a session and are never kept."""
+        return self.party.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        self.party.load_state_dict(state)
+
+
+class Holder(_Sealed):
+    """In the place of the party with the labels: its own Party, and the Server that all parties talk to."""
+
+    def __init__(self, party: Party, server: Server, names: tuple[str, ...], sealing: Sealing | None) -> None:
+        super().__init__(party, sealing)
+        self.server, self._names = server, names
+        self._reported = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether all rounds are over and evaluated."""
+        return self.party.done and self.server.done
+
+    @property
+    def settled(self) -> bool:
+        """Whether both are between the same two rounds."""
+        return self.server.settled and self.server.t0 == self.party.t0
+
+    @property
+    def models(self) -> Mapping[str, nn.Module]:
+        """The party's own, and that of the server."""
+        return {**self.party.models, **self.server.models}
+
+    def start(self) -> list[Message]:
+        """The own embedding stays here; the others' are awaited."""
+        for message in self.party.start():
+            self.server.receive(message)
+        return []
+
+    def receive(self, message: Message) -> Iterator[Message]:
+        """Serve another party; when a round's messages are all here, the answers leave before the own steps."""
+        j, opened = self._opened(message)
+        return self._served(j, opened)
+
+    def _served(self, j: int, message: Message) -> Iterator[Message]:
+        replies = self._replies(j, message)
+        for m, reply in replies:
+            if m != self.m:
+                yield self._sealing.seal(m, reply)
+        if replies:
+            self.server.train()
+        for reply in (reply for m, reply in replies if m == self.m):
+            for answer in self.party.receive(reply):
+                yield from self._served(self.m, answer)
+        if self.settled and self.t0 > self._reported:
+            self._reported = self.t0
+            yield self._report(self.t0 - 1)
+
+    def _replies(self, j: int, message: Message) -> list[tuple[int, Message]]:
+        try:
+            return self.server.receive(message)
+        except RemoteProtocolError as error:
+            if error.__cause__ is not None:  # bytes that cannot be decoded may be another party's; the codec names it
+                raise
+            raise RemoteProtocolError(f"{self._names[j - 1]}: {error}") from None
+
+    def _report(self, t0: int) -> Report:
+        evaluation = self.server.evaluation if self.plan.evaluates_after(t0) else None
+        metrics = {part: getattr(evaluation, part) for part in PARTS} if evaluation else None
+        return Report(t0, self.m, self.server.loss, metrics)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Both machines between two rounds."""
+        if not self.settled:
+            raise LocalProtocolError(f"{self.party.holding.name}: the state of a label holder is kept between rounds")
+        return {"party": self.party.state_dict(), "server": self.server.settled_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        self.party.load_state_dict(state["party"])
+        self.server.load_state_dict(state["server"])
+        self._reported = self.t0
+
+
+def sealed(recipe: Recipe, party: Party, server: Server | None, secrets: PairSecrets | None) -> PartyMachine:
+    """The party as it takes part when a party holds the labels; `server` is needed where they are."""
+    sealing = None
+    if secrets is not None:
+        from cvfl.privacy.sealing import Sealing  # noqa: PLC0415  an extra
+
+        sealing = Sealing(secrets, recipe.names)
+    if party.m != recipe.holder:
+        return Correspondent(party, recipe.holder, sealing)
+    if server is None:
+        raise LocalProtocolError(f"{party.holding.name} holds the labels; the server model belongs beside it")
+    return Holder(party, server, recipe.names, sealing)
