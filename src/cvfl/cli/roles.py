@@ -11,7 +11,7 @@ from rich.console import Console
 
 from cvfl.cli.errors import extra, one_line
 from cvfl.cli.observers import observed
-from cvfl.cli.tables import results_table
+from cvfl.cli.tables import noise_lines, results_table
 from cvfl.cli.train import free_path
 from cvfl.errors import ConfigError
 from cvfl.experiments.config import RunConfig, load_config
@@ -67,6 +67,8 @@ def server(
         seen.event("finished", rounds=result.summary["rounds"], out=str(result.path))
     if not log_json:
         console.print(results_table([result.summary]))
+        for line in noise_lines(result.summary):
+            console.print(line, highlight=False)
 
 
 def party(

@@ -34,5 +34,17 @@ def results_table(summaries: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
+def noise_lines(summary: dict[str, Any]) -> list[str]:
+    """What noise keeps private, if there is any: epsilon of a row that is for training, and of one that is held out."""
+    account: dict[str, Any] = summary.get("privacy") or {}
+    spent = {kind: account[part] for kind, part in (("training", "training"), ("held-out", "held_out")) if account}
+    return [
+        f"{kind} row: ε {row['one_party']:.3g} at one party, {row['all_parties']:.3g} at all {account['parties']}; "
+        f"δ {account['delta']:g}; sent {row['releases']} times"
+        for kind, row in spent.items()
+        if row["releases"]
+    ]
+
+
 def _training_bytes(summary: dict[str, Any]) -> int:
     return int(summary["bytes"]["up"] + summary["bytes"]["down"])

@@ -12,7 +12,7 @@ from rich.console import Console
 from cvfl.cli.align import alignment_line
 from cvfl.cli.errors import one_line
 from cvfl.cli.observers import Observer, observed, replay
-from cvfl.cli.tables import results_table
+from cvfl.cli.tables import noise_lines, results_table
 from cvfl.errors import ConfigError
 from cvfl.experiments.config import RunConfig, load_config
 from cvfl.experiments.flare_simulator import train_nvflare
@@ -65,6 +65,8 @@ def train(
         if log_json:
             return
         console.print(results_table([summary]))
+        for line in noise_lines(summary):
+            console.print(line, highlight=False)
         console.print(f"{target}: summary.json, metrics.jsonl, report.html", highlight=False)
         if not summary["completed"]:
             console.print(f"stopped after {summary['rounds']} rounds", highlight=False)

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from pydantic import Field, ValidationError, model_validator
 
 from cvfl.compress import Scalar, build
+from cvfl.compress.limits import limits
 from cvfl.errors import ConfigError, suggest
 from cvfl.experiments.sections import (
     DataConfig,
@@ -85,6 +86,7 @@ class RunConfig(Section):
             except ConfigError as error:
                 raise ValueError(f"{key}: {error}") from None
         _check_sum(self)
+        _check_noise(self)
         return self
 
     def _compressors(self) -> Iterator[tuple[str, str]]:
@@ -160,6 +162,15 @@ def _check_sum(config: RunConfig) -> None:
         if not isinstance(grid, Scalar) or grid.range.fixed is None:
             key = f"party.{name}.compressor" if name else "compressor"
             raise ValueError(f"{key}: secure aggregation needs a grid that all parties have, such as {GRID!r}")
+
+
+def _check_noise(config: RunConfig) -> None:
+    """Noise has no limits, so a compressor that has some must be one for which they can be kept."""
+    for name in ("", *config.party) if config.privacy.noise is not None else ():
+        try:
+            limits(build(config.compressor_of(name)))
+        except ConfigError as error:
+            raise ValueError(f"{f'party.{name}.' if name else ''}compressor: {error}") from None
 
 
 def check_tables(config: RunConfig) -> None:

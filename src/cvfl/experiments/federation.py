@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from cvfl.compress import build
 from cvfl.data import VerticalData
 from cvfl.errors import ConfigError, suggest
 from cvfl.experiments.config import RunConfig
+from cvfl.experiments.sections import PrivacyConfig
 from cvfl.privacy.relay import Relay, sealed
 from cvfl.protocol import (
     Codecs,
@@ -34,6 +35,7 @@ from cvfl.protocol import (
 from cvfl.protocol.fusion import Foldable
 from cvfl.protocol.layers import initialised
 from cvfl.protocol.recipe import MakeModel
+from cvfl.protocol.release import MakeRelease
 from cvfl.rng import stream
 from cvfl.types import SERVER
 
@@ -123,6 +125,7 @@ def recipe_of(
         gradient_compressor=partial(build, config.gradient_compressor or replies, "gradient"),
         partial_compressor=partial(build, config.partial_compressor or replies, "partial"),
         holder=label_holder(config, facts.names),
+        release=_release(config.privacy),
     )
 
 
@@ -157,6 +160,14 @@ def label_holder(config: RunConfig, names: Sequence[str]) -> int:
     if len(names) == 1:
         raise ConfigError(f"privacy.labels: {holder} is the only party, there is nobody to keep labels from")
     return names.index(holder) + 1
+
+
+def _release(privacy: PrivacyConfig) -> MakeRelease | None:
+    if privacy.noise is None or privacy.clip is None:
+        return None
+    from cvfl.privacy.noise import noise_for  # noqa: PLC0415  an extra
+
+    return partial(noise_for, privacy.noise * privacy.clip)
 
 
 def _sum_width(config: RunConfig, facts: Facts, make: MakeModel, dtype: torch.dtype) -> int:
@@ -235,13 +246,17 @@ def _plan(config: RunConfig, facts: Facts, loss: Loss, dtype: torch.dtype, sum_w
         validation_rows=validation_rows,
         dtype=dtype,
         device=_device(config.device),
+        clip=config.privacy.clip,
     )
 
 
-def make_federation(recipe: Recipe, data: VerticalData, apart: bool = False) -> Federation:
+def make_federation(
+    recipe: Recipe, data: VerticalData, apart: bool = False, noise_secrets: Mapping[str, bytes] | None = None
+) -> Federation:
     """All roles in this process, sharing codecs so that each packet is decoded once.
 
-    With `apart` each role decodes for itself, as on a machine of its own; the bits are the same.
+    With `apart` each role decodes for itself, as on a machine of its own; the bits are the same. Noise comes from
+    a secret of each party, given by name or drawn.
     """
     codecs, device = recipe.codecs(), recipe.plan.device
     secrets = session_secrets(recipe.plan.M) if recipe.plan.secure or recipe.holder else {}
@@ -252,6 +267,7 @@ def make_federation(recipe: Recipe, data: VerticalData, apart: bool = False) -> 
             m,
             Holding(name, *held(data, m - 1, device), shared, data.augment),
             masked(recipe.codecs() if apart else codecs, m, secrets.get(m)),
+            (noise_secrets or {}).get(name),
         )
         for m, name in enumerate(data.names, start=1)
     )

@@ -69,14 +69,16 @@ class NamedRows:
         """A new key pair if the privacy mode needs one."""
         return session_key(self.config)
 
-    def party(self, m: int, facts: dict[str, Any], secrets: PairSecrets | None = None) -> PartyMachine:
+    def party(
+        self, m: int, facts: dict[str, Any], secrets: PairSecrets | None = None, noise_secret: bytes | None = None
+    ) -> PartyMachine:
         """Party m with its part of the data."""
         at = self.data.names.index(self.name)
         categories = self.data.categories[at] if self.data.categories else ()
         maker = party_maker(self.config, self.name, self.data.train[at], categories)
         rows = held(self.data, at)
         labels = Labels(self.data.train_labels, self.data.test_labels, self.data.validation_labels)
-        return _party(self.config, m, facts, maker, rows, labels, secrets, self.data)
+        return _party(self.config, m, facts, maker, rows, labels, secrets, noise_secret, self.data)
 
 
 class TableRows:
@@ -165,7 +167,9 @@ class TableRows:
         """A new key pair if the privacy mode needs one."""
         return session_key(self.config)
 
-    def party(self, m: int, facts: dict[str, Any], secrets: PairSecrets | None = None) -> PartyMachine:
+    def party(
+        self, m: int, facts: dict[str, Any], secrets: PairSecrets | None = None, noise_secret: bytes | None = None
+    ) -> PartyMachine:
         """Party m with its columns prepared."""
         order, train = self._order()
         dtype = getattr(torch, self.config.precision)
@@ -175,7 +179,8 @@ class TableRows:
         held_out = tuple(part for part in rows[1:] if len(part)) or (rows[2],)
         # Of labels that are not here the slices are empty.
         known, validation, test = torch.tensor_split(self._labels, (train, train + len(rows[1])))
-        return _party(self.config, m, facts, maker, (rows[0], held_out), Labels(known, test, validation), secrets)
+        labels = Labels(known, test, validation)
+        return _party(self.config, m, facts, maker, (rows[0], held_out), labels, secrets, noise_secret)
 
 
 def session_key(config: RunConfig) -> SessionKey | None:
@@ -195,6 +200,7 @@ def _party(
     rows: tuple[Any, tuple[Any, ...]],
     labels: Labels,
     secrets: PairSecrets | None,
+    noise_secret: bytes | None,
     data: VerticalData | None = None,
 ) -> PartyMachine:
     known = read_facts(facts)
@@ -204,7 +210,7 @@ def _party(
     typed = Labels(**{part: plan.loss.labels(y, plan.dtype).to(plan.device) for part, y in parts})
     shared = typed.train if config.algorithm == 1 else None
     holding = Holding(known.names[m - 1], *rows, shared, data.augment if data else None)
-    party = recipe.party(m, holding, masked(recipe.codecs(), m, secrets))
+    party = recipe.party(m, holding, masked(recipe.codecs(), m, secrets), noise_secret)
     if not recipe.holder:
         return party
     server = recipe.server(typed, recipe.codecs()) if m == recipe.holder else None

@@ -51,6 +51,27 @@ class CompressionError:
 
 
 @dataclass(frozen=True)
+class Spent:
+    """How often a row was released, and epsilon of its columns at one party and at all of them."""
+
+    releases: int
+    one_party: float
+    all_parties: float
+
+
+@dataclass(frozen=True)
+class Account:
+    """What noise keeps private: the norm that rows are clipped to, noise in units of it, and what rows spent."""
+
+    clip: float
+    noise: float
+    delta: float
+    parties: int
+    training: Spent
+    held_out: Spent
+
+
+@dataclass(frozen=True)
 class Round:
     """One line of metrics.jsonl; without an evaluation `train` and `test` are empty.
 
@@ -89,6 +110,7 @@ class Run:
     versions: Mapping[str, str]
     history: tuple[Round, ...]
     round_seconds: float | None = None
+    account: Account | None = None
 
     @property
     def compressed(self) -> bool:
@@ -105,6 +127,7 @@ def read_run(directory: Path) -> Run:
     error = summary.optional("compression_error", _Object.inner)
     formula = summary.optional("formula_bytes", _Object.number)
     history = _history(directory / "metrics.jsonl")
+    privacy = summary.optional("privacy", _Object.inner)
     return Run(
         name=summary.text("name"),
         seed=summary.integer("seed"),
@@ -123,6 +146,7 @@ def read_run(directory: Path) -> Run:
         versions=summary.optional("versions", _Object.flat) or {},
         history=history,
         round_seconds=summary.optional("round_seconds", _Object.number) or _round_seconds(history),
+        account=_account(privacy) if privacy else None,
     )
 
 
@@ -160,6 +184,21 @@ def _sent(values: _Object) -> Sent:
 
 def _error(values: _Object) -> CompressionError:
     return CompressionError(*(values.number(key) for key in ("measured", "expected", "bound")))
+
+
+def _account(values: _Object) -> Account:
+    return Account(
+        clip=values.number("clip"),
+        noise=values.number("noise"),
+        delta=values.number("delta"),
+        parties=values.integer("parties"),
+        training=_spent(values.inner("training")),
+        held_out=_spent(values.inner("held_out")),
+    )
+
+
+def _spent(values: _Object) -> Spent:
+    return Spent(values.integer("releases"), values.number("one_party"), values.number("all_parties"))
 
 
 def _read(path: Path) -> str:

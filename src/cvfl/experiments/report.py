@@ -12,6 +12,7 @@ from pathlib import Path
 
 from cvfl.errors import DataError
 from cvfl.experiments import figures
+from cvfl.experiments.account_table import account_table
 from cvfl.experiments.columns import Table, amount, megabytes
 from cvfl.experiments.page import NOTHING, cards, details, figure, grid, note, page, section, table
 from cvfl.experiments.recorded import Run, read_run
@@ -59,6 +60,8 @@ def _report(series: tuple[Series, ...], title: str | None, study: StudyPart | No
     ]
     if any(one.first.error for one in series):
         parts.append(section("Compression error", _errors(series, idents)))
+    if any(one.first.account for one in series):
+        parts.append(section("Noise", account_table(series)))
     parts.append(section("Details", _details(series)))
     things = "settings" if any(len(one.runs) > 1 for one in series) else "runs"
     names = f"{len(series)} {things} compared" if len(series) > 1 else series[0].label

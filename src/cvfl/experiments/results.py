@@ -9,7 +9,8 @@ from functools import cached_property
 from html import escape
 from operator import attrgetter
 
-from cvfl.experiments.columns import column, fixed, megabytes, score, scores, times
+from cvfl.experiments.account_table import account_card
+from cvfl.experiments.columns import amount, column, fixed, megabytes, score, scores, times
 from cvfl.experiments.figures import colour
 from cvfl.experiments.page import NOTHING, Card, details, run_name, table
 from cvfl.experiments.recorded import Run
@@ -62,6 +63,7 @@ def _one(one: Series) -> list[Card]:
     sent, test, train = one.sent(), _scores(one, "test"), _scores(one, "train")
     mb = megabytes([sent.up, sent.down, sent.evaluation])
     seconds = [run.seconds for run in one.runs]
+    noise = [account_card(one.first.account)] if one.first.account else []
     return [
         Card(
             f"Test {metric_label(one.first.metric)}",
@@ -75,6 +77,7 @@ def _one(one: Series) -> list[Card]:
             f"{one.first.rounds:,}",
             f"{'' if one.completed else 'interrupted; '}{fixed(seconds, 1)(math.fsum(seconds) / len(seconds))} seconds",
         ),
+        *noise,
     ]
 
 
@@ -123,6 +126,8 @@ def results(compared: Comparison) -> list[str]:
         about.append("Bold is the best of a column.")
     if compared.baseline:
         about.append(f"Reduction compares bytes up and down with those of “{compared.baseline.label}”.")
+    if any(one.first.account for one in compared.series):
+        about.append("ε is that of a training row at one party.")
     if seeds:
         about.append("Runs that differ in nothing but their seed are shown as mean ± standard deviation.")
     if stopped:
@@ -147,6 +152,8 @@ def _rows(
         f"Train {name}": _score_column(compared, series, "train", fair),
         "Rounds": [f"{one.first.rounds:,}" for one in series],
     }
+    if any(one.first.account for one in series):
+        columns["ε"] = column([one.spread(_epsilon) for one in series], amount)
     for part in ("up", "down", "evaluation", "total"):
         figure = attrgetter(f"sent.{part}")
         form = megabytes(figure(run) for one in series for run in one.runs)
@@ -175,6 +182,10 @@ def _scores(one: Series, part: str) -> Spread | None:
         return found.get(run.metric) if run.metric else None
 
     return one.spread(read)
+
+
+def _epsilon(run: Run) -> float | None:
+    return run.account.training.one_party if run.account else None
 
 
 def _better(metric: str) -> Callable[[Iterable[float]], float]:

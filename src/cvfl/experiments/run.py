@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from torch import nn
 from cvfl.data import VerticalData
 from cvfl.data.organisation import Assembled
 from cvfl.experiments import record
+from cvfl.experiments.account import check_accountant
 from cvfl.experiments.config import RunConfig
 from cvfl.experiments.federation import Federation, make_federation, make_recipe
 from cvfl.experiments.keep import Keep
@@ -54,13 +55,17 @@ def train(
     server_model: MakeModel | None = None,
     keep: Keep | None = None,
     workers: int | None = None,
+    noise_secrets: Mapping[str, bytes] | None = None,
 ) -> RunResult:
     """Train as configured, on own data and models if given; with `out` the run directory is written.
 
+    With noise each party draws a secret of its own; a run with given ones, 32 bytes a name, can be repeated.
     Ctrl-C ends the run after its last full round; a run with `keep` is taken up again by the same call instead.
     """
+    check_accountant(config.privacy)
     loaded = _loaded(config, data)
-    federation = make_federation(make_recipe(config, loaded.data, models, server_model), loaded.data)
+    recipe = make_recipe(config, loaded.data, models, server_model)
+    federation = make_federation(recipe, loaded.data, noise_secrets=noise_secrets)
     name = name or config.compressor
     if out is None:
         return _train(config, federation, loaded, name, on_round, keep, workers)

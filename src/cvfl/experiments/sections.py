@@ -131,8 +131,8 @@ class PrivacyConfig(Section):
 
     labels: str = "shared"
     aggregation: Literal["open", "secure"] = "open"
-    clip: float | None = Field(default=None, gt=0)
-    noise: float | None = Field(default=None, gt=0)
+    clip: float | None = Field(default=None, ge=1e-6, le=1e6)
+    noise: float | None = Field(default=None, ge=1e-6, le=1e6)
     delta: float = Field(default=1e-5, gt=0, lt=1)
 
     @model_validator(mode="after")

@@ -15,6 +15,7 @@ from torch import nn
 
 from cvfl.errors import ConfigError, suggest
 from cvfl.experiments import record
+from cvfl.experiments.account import check_accountant
 from cvfl.experiments.config import RunConfig
 from cvfl.experiments.federation import recipe_of
 from cvfl.experiments.keep import Journal
@@ -46,6 +47,7 @@ class ServerRun:
     role: ServerRole = field(init=False)
 
     def __post_init__(self) -> None:
+        check_accountant(self.config.privacy)
         self.desk, names = _desk(self.config)
         fresh_state(self.state, terms_of(self.config))
         self._journal = Journal(self.state / "metrics.jsonl")

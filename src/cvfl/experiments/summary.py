@@ -7,6 +7,7 @@ from typing import Any
 
 from cvfl import theory
 from cvfl.experiments import record
+from cvfl.experiments.account import account
 from cvfl.experiments.config import RunConfig
 from cvfl.protocol import Recipe
 from cvfl.protocol.metrics import BETTER_LOW, headline
@@ -41,6 +42,7 @@ def summarise(
         "bytes": record.traffic(sent) | {"total": sent.total, "by_party": record.by_party(meter.parties, recipe.names)},
         "formula_bytes": formula_bytes(recipe, len(history)),
         "compression_error": _error(history),
+        "privacy": account(config.privacy, plan, len(history)),
         "seconds": seconds,
         "parameters": dict(parameters),
         "config": config.model_dump(mode="json"),

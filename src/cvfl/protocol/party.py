@@ -24,6 +24,7 @@ from cvfl.protocol.codecs import Codecs
 from cvfl.protocol.fusion import Foldable, held, slope_of
 from cvfl.protocol.layers import Forward
 from cvfl.protocol.plan import Plan
+from cvfl.protocol.release import EMBEDDING, EVALUATION, Clipped, Release
 from cvfl.protocol.rows import Holding
 from cvfl.types import SERVER
 from cvfl.wire import Broadcast, Bytes, Embedding, Evaluation, Folded, Gradient, Message
@@ -40,17 +41,19 @@ class Party:
         model: nn.Module,
         server_model: nn.Module,
         codecs: Codecs,
+        release: Release | None = None,
     ) -> None:
         self.m, self.plan, self.holding, self.model = m, plan, holding, model
         self.server_model = server_model.train().requires_grad_(False)
         self.codecs, self.evaluation_codec = codecs.embeddings, codecs.evaluations[m]
         self.model_codec, self.reply_codec = codecs.models[m], codecs.replies[m]
-        self._sum = codecs.total
+        self._sum, self.release = codecs.total, release
         self.weight_codec = Codec(Identity(), plan.seed, SERVER, "server", "weights")
         self.optimizer = plan.optimizer.build(list(model.parameters()))
         self.t0 = 0
         self.measured: Measured | None = None
-        self._embed = Forward(model, plan.seed, m, self._rows(torch.arange(2) % plan.rows))
+        self._h_of = model if plan.clip is None else Clipped(model, plan.clip)
+        self._embed = Forward(self._h_of, plan.seed, m, self._rows(torch.arange(2) % plan.rows))
         blank = [torch.zeros(2, width, dtype=plan.dtype, device=plan.device) for width in plan.widths]
         self._fuse = Forward(server_model, plan.seed, m, blank)
         self._x = torch.empty(0)
@@ -142,7 +145,18 @@ class Party:
             loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
         assert h.grad is not None
-        return h.grad, float(loss.detach())
+        return (h.grad, float(loss.detach())) if self.release is None else self._as_seen(fuse, y)
+
+    def _as_seen(self, fuse: Callable[[Tensor], Tensor], y: Tensor) -> tuple[Tensor, float]:
+        """The gradient in h_m as the others have it, and the loss.
+
+        The compressor learns from no more than was released, so that nothing it sends can tell more.
+        """
+        assert self._h is not None
+        h = self._as_decoded(self._h).detach().requires_grad_()
+        loss = self.plan.loss(self._fuse.through(fuse, h, self.t0, 0), y)
+        (gradient,) = torch.autograd.grad(loss, h)
+        return gradient, float(loss.detach())
 
     def _steps_along(self, message: Gradient, h: Tensor) -> tuple[Tensor, float]:
         """Algorithm 2, lines 10-11: the server's gradient in h_m, carried on to theta_m; the loss is not told.
@@ -160,7 +174,7 @@ class Party:
             self.optimizer.zero_grad()
             h.backward(gradient)  # type: ignore[no-untyped-call]
             self.optimizer.step()
-        return gradient, 1.0
+        return (gradient if self.release is None else told), 1.0
 
     def _bend(self, message: Gradient, h: Tensor) -> Tensor | None:
         """The matrix by which the gradient of every row changes when h_m does: c W_m^T W_m, c = curvature / B."""
@@ -174,7 +188,7 @@ class Party:
 
     def _as_decoded(self, h: Tensor) -> Tensor:
         """h_m of this round as everyone else has it."""
-        data = self._sent or self.codecs[self.m].encode(h, self.t0)
+        data = self._sent or self.codecs[self.m].encode(self._released(h, EMBEDDING, self.t0), self.t0)
         return self.codecs[self.m].decode(data, self.t0, tuple(h.shape), h.dtype).to(h.device)
 
     def _stale(self, message: Broadcast, rows: int) -> list[Tensor]:
@@ -192,10 +206,14 @@ class Party:
     def _embedding(self) -> Embedding:
         # After a restart h_m is there already: computing it again would move the statistics of normalisation layers.
         self._h = h = self._forward() if self._h is None else self._h
+        h = self._released(h, EMBEDDING, self.t0)
         self._sent = data = self.codecs[self.m].encode(h, self.t0)
         # Measured where it is reported: on the rounds that an evaluation follows.
         self.measured = self.codecs[self.m].measure(h, data, self.t0) if self._reports() else None
         return Embedding(self.t0, self.m, data)
+
+    def _released(self, h: Tensor, purpose: str, t0: int) -> Tensor:
+        return h if self.release is None else self.release(h, purpose, t0)
 
     def _reports(self) -> bool:
         return self.plan.evaluates_after(self.t0)
@@ -212,8 +230,8 @@ class Party:
         self.model.eval()
         with torch.no_grad():
             batches = self.holding.evaluation_batches(_EVALUATION_ROWS)
-            parts = [self.model(x.to(self.plan.device)) for x in batches]
-        h = self._checked(torch.cat(parts), self.plan.held_out_rows)
+            parts = [self._h_of(x.to(self.plan.device)) for x in batches]
+        h = self._released(self._checked(torch.cat(parts), self.plan.held_out_rows), EVALUATION, t0)
         self.model.train()
         return Evaluation(t0, self.m, self.evaluation_codec.encode(h, t0))
 
@@ -234,6 +252,7 @@ class Party:
             "optimizer": self.optimizer.state_dict(),
             "codecs": states_of(self._codecs(), self.t0),
             "model codec": self.model_codec.state_dict(self.t0),
+            "release": self.release.state_dict() if self.release else {},
         }
 
     def _codecs(self) -> dict[str, Codec]:
@@ -249,6 +268,8 @@ class Party:
         self.optimizer.load_state_dict(state["optimizer"])
         restore(self._codecs(), state["codecs"])
         self.model_codec.load_state_dict(state["model codec"])
+        if self.release is not None:
+            self.release.load_state_dict(state["release"])
         if not self.done:
             self._h = self._forward()
             for key, statistic in self.model.named_buffers():

@@ -77,6 +77,7 @@ class Plan:
     validation_rows: int = 0
     dtype: torch.dtype = torch.float32
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    clip: float | None = None
 
     def __post_init__(self) -> None:
         if self.algorithm == 2 and self.folding:

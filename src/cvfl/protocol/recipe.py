@@ -18,6 +18,7 @@ from cvfl.protocol.layers import initialised
 from cvfl.protocol.model_codec import ModelCodec
 from cvfl.protocol.party import Party
 from cvfl.protocol.plan import Plan
+from cvfl.protocol.release import MakeRelease
 from cvfl.protocol.rows import Holding
 from cvfl.protocol.server import Labels, Server
 from cvfl.types import SERVER
@@ -40,6 +41,8 @@ class Recipe:
     partial_compressor: MakeCompressor
     holder: int = SERVER
     """The role that holds the labels, and with them the server model when it is a party."""
+    release: MakeRelease | None = None
+    """What an embedding passes through before it leaves a party."""
 
     def codecs(self) -> Codecs:
         """New codecs for all senders."""
@@ -80,11 +83,11 @@ class Recipe:
         """theta_0 at the start, the same at every role."""
         return initialised(self.server_model, self.plan.seed, SERVER).to(self.plan.device)
 
-    def party(self, m: int, holding: Holding, codecs: Codecs) -> Party:
-        """Party m with what it holds."""
+    def party(self, m: int, holding: Holding, codecs: Codecs, secret: bytes | None = None) -> Party:
+        """Party m with what it holds; its secret is for what it releases, and its own affair when not given."""
         model = initialised(self.models[m - 1], self.plan.seed, m).to(self.plan.device)
-        view = self.initial_server_model()
-        return Party(m, self.plan, holding, model, view, codecs)
+        release = self.release(model, self.compressors[m - 1](), secret) if self.release else None
+        return Party(m, self.plan, holding, model, self.initial_server_model(), codecs, release)
 
     def server(self, labels: Labels, codecs: Codecs) -> Server:
         """The server with the labels."""

@@ -2,13 +2,14 @@
 
 No I/O but its own folder. A carrier brings frames in and takes frames out; it may break at any moment.
 
-    FOLDER/setup/        which run this is, and which rows are shared
+    FOLDER/setup/        which run this is, which rows are shared, and the secret of the party's noise
     FOLDER/checkpoints/  the party's complete state every few rounds
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -65,8 +66,10 @@ class Material(Protocol):
     def session_key(self) -> SessionKey | None:
         """A new key pair if the party shares secrets with the others."""
 
-    def party(self, m: int, facts: dict[str, Any], secrets: PairSecrets | None = None) -> PartyMachine:
-        """The party machine for these facts, and for the secrets of this session."""
+    def party(
+        self, m: int, facts: dict[str, Any], secrets: PairSecrets | None = None, noise_secret: bytes | None = None
+    ) -> PartyMachine:
+        """The party machine for these facts, for the secrets of this session and for the party's own of this run."""
 
 
 class PartyRole:
@@ -86,9 +89,11 @@ class PartyRole:
         self._facts: dict[str, Any] = {}
         self._alignment: AlignmentParty | None = None
         self._key: SessionKey | None = None
+        self.new_secret: Callable[[], bytes] = lambda: os.urandom(32)
+        self._noise_secret = b""
         if self._setup.rounds():
             known = self._setup.load(0)
-            self._run = known["run"]
+            self._run, self._noise_secret = known["run"], known["noise secret"]
             material.restore(known["rows"])
             self._end_again(known["end"])
 
@@ -140,6 +145,8 @@ class PartyRole:
     def _settle(self, how: str) -> Iterable[bytes]:
         if how == "known":
             return self._settled()
+        # On disk before anything is sent: a run that goes back to its start must not draw other noise.
+        self._noise_secret = self.new_secret()
         self._run = ""  # until the rows are settled anew, there is nothing to go back to
         self._checkpoints.drop_after(-1)
         if how == "as-is":
@@ -172,12 +179,13 @@ class PartyRole:
         return [self._say(Settled(session=self._session, rows=sizes))]
 
     def _keep(self, end: dict[str, Any] | None) -> None:
-        self._setup.save(0, {"run": self._run, "rows": self.material.state(), "end": end})
+        rows = self.material.state()
+        self._setup.save(0, {"run": self._run, "rows": rows, "end": end, "noise secret": self._noise_secret})
 
     def _end_again(self, end: dict[str, Any] | None) -> None:
         """A party that ended before it could hand over its model needs nobody to do so."""
         if end is not None and end["t0"] in self._checkpoints.rounds():
-            self.party = self.material.party(end["m"], end["facts"])
+            self.party = self.material.party(end["m"], end["facts"], None, self._noise_secret)
             self.party.load_state_dict(self._checkpoints.load(end["t0"]))
             self.done = True
 
@@ -185,7 +193,7 @@ class PartyRole:
         if self.material.sizes() is None:
             raise RemoteProtocolError(f"{self.material.name}: the run begins before its rows are settled")
         self._facts = begin.facts
-        self.party = self.material.party(self._m, begin.facts, self._secrets(begin.keys))
+        self.party = self.material.party(self._m, begin.facts, self._secrets(begin.keys), self._noise_secret)
         self._checkpoints.drop_after(begin.t0)
         self._kept = begin.t0
         if begin.t0 > 0:

@@ -1,0 +1,100 @@
+"""Gaussian noise for what leaves a party: secret to it, and the same again when a round is repeated.
+
+    (secret, purpose, t0, h) ──BLAKE2b──▶ key ──ChaCha20──▶ words ──normal quantile──▶ z
+    h ──(+)── sigma z ──▶ nearest multiple of a step ──▶ clamped to a fixed range ──▶ the compressor
+
+A restarted party repeats rounds. The same embedding in the same round gets the same noise, so the server learns nothing
+that it did not have. Another embedding gets other noise, because its bits are part of the address: whatever made it
+differ, no difference of two embeddings is ever shown without noise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from cvfl.compress import Compressor
+from cvfl.compress.limits import limits
+from cvfl.errors import ConfigError
+
+try:
+    from cryptography.hazmat.primitives.ciphers import Cipher
+    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+except ImportError as missing:
+    raise ConfigError("privacy.noise needs: pip install 'cvfl[privacy]'") from missing
+
+SECRET = 32
+"""Bytes of a party's secret."""
+FINENESS = 10
+"""Steps are at most 2^-10 of sigma: too fine to matter, far too coarse to show how a float was rounded."""
+
+
+class Noise:
+    """Adds noise of standard deviation sigma to each component of what leaves one party."""
+
+    def __init__(self, sigma: float, interval: tuple[float, float] | None = None, secret: bytes | None = None) -> None:
+        self.sigma, self.interval = sigma, interval
+        self._step = 2.0 ** (math.floor(math.log2(sigma)) - FINENESS)
+        self._secret = os.urandom(SECRET) if secret is None else _checked(secret)
+
+    def __call__(self, h: Tensor, purpose: str, t0: int) -> Tensor:
+        """h with noise, on a grid that does not depend on it, and in the range that its compressor takes."""
+        x = h.detach().cpu().double()
+        z = normal(self._key(h.detach(), purpose, t0), x.numel()).reshape(x.shape)
+        # The sum of two floats has low bits that tell the summands apart (Mironov, 2012). On a grid they are gone: near
+        # every multiple of the step there is a sum for every h that clipping allows.
+        noisy = ((x + self.sigma * z) / self._step).round_() * self._step
+        if self.interval is not None:
+            noisy.clamp_(*self.interval)
+        return noisy.to(h)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The secret."""
+        return {"secret": self._secret}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Draw from the same secret."""
+        self._secret = _checked(state["secret"])
+
+    def _key(self, h: Tensor, purpose: str, t0: int) -> bytes:
+        digest = hashlib.blake2b(key=self._secret, digest_size=32, person=b"cvfl.noise")
+        digest.update(f"{purpose}:{t0}:{h.dtype}:{tuple(h.shape)};".encode())
+        digest.update(h.cpu().contiguous().numpy().data)
+        return digest.digest()
+
+
+def noise_for(sigma: float, model: nn.Module, compressor: Compressor, secret: bytes | None = None) -> Noise:
+    """The noise of a party with this model and compressor; a model that mixes rows is refused."""
+    if any(isinstance(layer, _BatchNorm) for layer in model.modules()):
+        raise ConfigError(
+            "privacy.noise counts what is released of each row, and batch normalisation mixes rows; take another model"
+        )
+    return Noise(sigma, limits(compressor), secret)
+
+
+def normal(key: bytes, n: int) -> Tensor:
+    """n standard normal numbers from the key stream; a key serves once.
+
+    One bit of a word is the sign and 52 bits say k, for a magnitude that (k + 1/2) 2^-52 of all magnitudes exceed. All
+    steps are exact up to the quantile, so both signs have the same magnitudes. The largest is 8.29, which a normal
+    number exceeds once in 10^16; beyond 7.6, once in 10^13 or so, neighbouring magnitudes are further apart than 2^-10.
+    """
+    stream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * n))
+    words = np.frombuffer(stream, dtype="<u8")
+    k = torch.from_numpy((words >> np.uint64(12)).astype(np.float64))
+    magnitude = torch.special.ndtri((k + 0.5) * 2.0**-53).neg_()
+    return torch.where(torch.from_numpy((words & np.uint64(1)).astype(np.bool_)), magnitude, -magnitude)
+
+
+def _checked(secret: bytes) -> bytes:
+    if len(secret) != SECRET:
+        raise ConfigError(f"a secret of noise has {SECRET} bytes, not {len(secret)}")
+    return secret
