@@ -8,18 +8,26 @@ import torch
 from torch import Tensor, nn
 
 
-class Concat(nn.Module):
-    """Any model of one tensor, applied to the embeddings side by side."""
+class Joined(nn.Module):
+    """Any model of one tensor, applied to what the embeddings are joined to."""
 
     def __init__(self, head: nn.Module) -> None:
         super().__init__()
         self.head = head
 
     def forward(self, embeddings: Sequence[Tensor] | Tensor) -> Tensor:
-        """head([h_1, ..., h_M]); the embeddings may be joined already."""
+        """B x outputs; the embeddings may be joined already."""
         x = embeddings if isinstance(embeddings, Tensor) else self.join(embeddings)
         output: Tensor = self.head(x)
         return output
+
+    def join(self, embeddings: Sequence[Tensor]) -> Tensor:
+        """The embeddings as one tensor."""
+        raise NotImplementedError
+
+
+class Concat(Joined):
+    """head([h_1, ..., h_M]): the embeddings side by side."""
 
     def join(self, embeddings: Sequence[Tensor]) -> Tensor:
         """[h_1, ..., h_M] as one tensor."""
@@ -90,18 +98,8 @@ class Concat(nn.Module):
         return lambda h: self.leave(torch.addmm(partial, h, own))
 
 
-class Sum(nn.Module):
-    """Any model of one tensor, applied to the sum of the embeddings, which have one width."""
-
-    def __init__(self, head: nn.Module) -> None:
-        super().__init__()
-        self.head = head
-
-    def forward(self, embeddings: Sequence[Tensor] | Tensor) -> Tensor:
-        """head(h_1 + ... + h_M); the embeddings may be joined already."""
-        x = embeddings if isinstance(embeddings, Tensor) else self.join(embeddings)
-        output: Tensor = self.head(x)
-        return output
+class Sum(Joined):
+    """head(h_1 + ... + h_M): the embeddings, which have one width, added up."""
 
     def join(self, embeddings: Sequence[Tensor]) -> Tensor:
         """h_1 + ... + h_M."""
