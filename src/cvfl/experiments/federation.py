@@ -15,7 +15,7 @@ from cvfl.compress import build
 from cvfl.data import VerticalData
 from cvfl.errors import ConfigError, suggest
 from cvfl.experiments.config import RunConfig
-from cvfl.experiments.sections import PrivacyConfig
+from cvfl.experiments.private import check_sum, label_holder, masked, release_of, session_secrets
 from cvfl.privacy.relay import Relay, sealed
 from cvfl.protocol import (
     Codecs,
@@ -35,12 +35,10 @@ from cvfl.protocol import (
 from cvfl.protocol.fusion import Foldable
 from cvfl.protocol.layers import initialised
 from cvfl.protocol.recipe import MakeModel
-from cvfl.protocol.release import MakeRelease
-from cvfl.rng import stream
 from cvfl.types import SERVER
 
 if TYPE_CHECKING:  # the keys of a session need an extra
-    from cvfl.privacy.keys import PairSecrets
+    pass
 
 _CPU = torch.device("cpu")
 Roles = tuple[ServerMachine, tuple[PartyMachine, ...]]
@@ -114,7 +112,7 @@ def recipe_of(
     make = server_model or networks.server_model(head.name, facts.widths, facts.outputs, head.hidden, dtype)
     replies = config.reply_compressor
     if config.privacy.secure:
-        _check_sum(config, facts, make, dtype)
+        check_sum(config, facts, make, dtype)
     return Recipe(
         plan=_plan(config, facts, loss, dtype, _sum_width(config, facts, make, dtype)),
         names=facts.names,
@@ -125,49 +123,8 @@ def recipe_of(
         gradient_compressor=partial(build, config.gradient_compressor or replies, "gradient"),
         partial_compressor=partial(build, config.partial_compressor or replies, "partial"),
         holder=label_holder(config, facts.names),
-        release=_release(config.privacy),
+        release=release_of(config.privacy),
     )
-
-
-def _check_sum(config: RunConfig, facts: Facts, make: MakeModel, dtype: torch.dtype) -> None:
-    """Secure aggregation: one grid for all, and a server model for which the sum is enough."""
-    if len(facts.names) < 2:
-        raise ConfigError("privacy.aggregation = 'secure' needs two parties or more: a sum of one hides nothing")
-    for name, spec in zip(facts.names, facts.compressors, strict=True):
-        if spec != facts.compressors[0]:
-            first = f"{facts.names[0]} has {facts.compressors[0]!r}"
-            raise ConfigError(f"secure aggregation needs one grid for all parties: {first}, {name} {spec!r}")
-    model = initialised(make, config.seed, SERVER).eval()
-    phi = [
-        torch.from_numpy(stream(m, "probe").uniform(2 * w)).to(dtype).reshape(2, w) for m, w in enumerate(facts.widths)
-    ]
-    try:
-        with torch.no_grad():
-            same = torch.allclose(model(phi), model([torch.stack(phi).sum(0)]), rtol=1e-4, atol=1e-5)
-    except (RuntimeError, ValueError, IndexError):
-        same = False
-    if not same:
-        raise ConfigError("privacy.aggregation = 'secure': the server model does not add embeddings up; take 'sum'")
-
-
-def label_holder(config: RunConfig, names: Sequence[str]) -> int:
-    """The role that holds the labels: the server, which may share them, or the party that `privacy.labels` names."""
-    holder = config.privacy.labels
-    if not config.privacy.relayed:
-        return SERVER
-    if holder not in names:
-        raise ConfigError(f"privacy.labels: there is no party {holder!r}{suggest(holder, names)}")
-    if len(names) == 1:
-        raise ConfigError(f"privacy.labels: {holder} is the only party, there is nobody to keep labels from")
-    return names.index(holder) + 1
-
-
-def _release(privacy: PrivacyConfig) -> MakeRelease | None:
-    if privacy.noise is None or privacy.clip is None:
-        return None
-    from cvfl.privacy.noise import noise_for  # noqa: PLC0415  an extra
-
-    return partial(noise_for, privacy.noise * privacy.clip)
 
 
 def _sum_width(config: RunConfig, facts: Facts, make: MakeModel, dtype: torch.dtype) -> int:
@@ -276,24 +233,6 @@ def make_federation(
         return Federation(recipe, codecs, server, parties)
     around = tuple(sealed(recipe, party, server, secrets[party.m]) for party in parties)
     return Federation(recipe, codecs, server, parties, (Relay(recipe.plan, recipe.holder), around))
-
-
-def session_secrets(M: int) -> dict[int, PairSecrets]:
-    """What each party of this process shares with the others, for one session."""
-    from cvfl.privacy.keys import SessionKey  # noqa: PLC0415  an extra
-
-    keys = [SessionKey() for _ in range(M)]
-    publics = [key.public for key in keys]
-    return {m: key.agree(m, publics) for m, key in enumerate(keys, start=1)}
-
-
-def masked(codecs: Codecs, m: int, secrets: PairSecrets | None) -> Codecs:
-    """The codecs of party m with the masks of its session, if embeddings are masked and there is a session."""
-    if codecs.total is not None and secrets is not None:
-        from cvfl.privacy.masks import Masks  # noqa: PLC0415  an extra
-
-        codecs.mask(m, Masks(secrets))
-    return codecs
 
 
 def held(data: VerticalData, at: int, device: torch.device = _CPU) -> tuple[Rows, tuple[Rows, ...]]:

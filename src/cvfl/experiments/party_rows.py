@@ -18,8 +18,9 @@ from cvfl.data.prepare import Preparation
 from cvfl.data.split import Part
 from cvfl.errors import DataError, LocalProtocolError, RemoteProtocolError
 from cvfl.experiments.config import RunConfig
-from cvfl.experiments.federation import held, label_holder, masked, party_maker, recipe_of
+from cvfl.experiments.federation import held, party_maker, recipe_of
 from cvfl.experiments.loading import in_order, parts_of, row_fractions
+from cvfl.experiments.private import label_holder, masked, session_key
 from cvfl.experiments.terms import LOSSES, elsewhere, labels_from_bytes, labels_to_bytes, read_facts
 from cvfl.privacy.relay import sealed
 from cvfl.protocol import Holding, Labels, Loss, PartyMachine
@@ -181,15 +182,6 @@ class TableRows:
         known, validation, test = torch.tensor_split(self._labels, (train, train + len(rows[1])))
         labels = Labels(known, test, validation)
         return _party(self.config, m, facts, maker, (rows[0], held_out), labels, secrets, noise_secret)
-
-
-def session_key(config: RunConfig) -> SessionKey | None:
-    """A new key pair, if parties share secrets in this privacy mode."""
-    if not config.privacy.keyed:
-        return None
-    from cvfl.privacy.keys import SessionKey  # noqa: PLC0415  an extra
-
-    return SessionKey()
 
 
 def _party(

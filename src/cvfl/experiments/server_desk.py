@@ -17,7 +17,8 @@ from cvfl.data import VerticalData
 from cvfl.data.split import Part
 from cvfl.errors import RemoteProtocolError
 from cvfl.experiments.config import RunConfig
-from cvfl.experiments.federation import label_holder, recipe_of
+from cvfl.experiments.federation import recipe_of
+from cvfl.experiments.private import label_holder
 from cvfl.experiments.terms import LOSSES, elsewhere, facts_of, labels_from_bytes, read_facts
 from cvfl.privacy.relay import Relay
 from cvfl.protocol import Labels, Loss, ServerMachine
