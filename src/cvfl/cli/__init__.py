@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from cvfl.cli.align import align
+from cvfl.cli.audit import audit
 from cvfl.cli.bench import bench
 from cvfl.cli.certs import certs
 from cvfl.cli.data import data
@@ -37,6 +38,7 @@ app.command()(nvflare_job)
 app.command()(nvflare_site)
 app.command()(reproduce)
 app.command()(report)
+app.command()(audit)
 app.command()(theory)
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")

@@ -72,6 +72,11 @@ class Preparation:
         encoders = (t for t in self.transformers.values() if isinstance(t, OrdinalEncoder))
         return tuple(_codes(encoder) for encoder in encoders)
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """For every prepared column the name of the one that it comes from."""
+        return tuple(name for name, fitted in self.transformers.items() for _ in range(_width(fitted)))
+
     def transform(self, table: Table, rows: NDArray[np.int64], dtype: torch.dtype = torch.float32) -> Tensor:
         """Rows of a table as they went, or would have gone, into training."""
         return _joined([_apply(t, _read(table, name), rows, dtype) for name, t in self.transformers.items()])
@@ -178,6 +183,14 @@ def _codes(encoder: OrdinalEncoder) -> int:
     """Values, with one for all rare ones, and one for what training never saw."""
     rare = encoder.infrequent_categories_[0] if encoder.min_frequency else None
     return len(encoder.categories_[0]) - (0 if rare is None else len(rare) - 1) + 1
+
+
+def _width(transformer: Any) -> int:
+    """How many prepared columns one becomes."""
+    if isinstance(transformer, Pipeline):
+        imputer = next(step for _, step in transformer.steps if isinstance(step, SimpleImputer))
+        return int(imputer.n_features_in_ + len(imputer.indicator_.features_))
+    return len(transformer.get_feature_names_out()) if isinstance(transformer, OneHotEncoder) else 1
 
 
 def _apply(transformer: Any, column: _Column, rows: NDArray[np.int64], dtype: torch.dtype) -> Tensor:

@@ -173,6 +173,7 @@ td strong { color: var(--best); font-weight: 700; }
 }
 details { margin: 12px 0; }
 summary { padding: 11px 18px; font-weight: 600; cursor: pointer; }
+details .note { padding: 0 16px; }
 details .scroll { margin: 0; border-width: 1px 0 0; border-radius: 0 0 10px 10px; }
 @media (max-width: 600px) {
   main { padding: 24px 14px 40px; }

@@ -5,6 +5,7 @@
     RUN/summary.json        the figures that people quote
     RUN/parameters/         final parameters, one .safetensors a role; how a party's columns became numbers
     RUN/report.html         the same for the eye
+    RUN/audit.json          what a curious role could learn, once `cvfl audit` was there
 
 It is written under a temporary name beside its place and moved there when complete, so a run that fails
 leaves nothing behind.

@@ -1,4 +1,4 @@
-"""Reads a run directory back: summary.json and metrics.jsonl in, small frozen records out.
+"""Reads a run directory back: summary.json, metrics.jsonl and audit.json in, small frozen records out.
 
 `record.py` writes what is read here. A file that is missing or not as written is refused by name, and within
 metrics.jsonl by line.
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cvfl.errors import DataError
+from cvfl.experiments.audit_record import Audit, read_audit
 
 T = TypeVar("T")
 
@@ -111,6 +112,7 @@ class Run:
     history: tuple[Round, ...]
     round_seconds: float | None = None
     account: Account | None = None
+    audit: Audit | None = None
 
     @property
     def compressed(self) -> bool:
@@ -147,6 +149,7 @@ def read_run(directory: Path) -> Run:
         history=history,
         round_seconds=summary.optional("round_seconds", _Object.number) or _round_seconds(history),
         account=_account(privacy) if privacy else None,
+        audit=read_audit(directory),
     )
 
 

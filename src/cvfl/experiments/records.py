@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cvfl.experiments.audit_record import write_audit
 from cvfl.experiments.keep import read_lines
 from cvfl.experiments.recorded import read_run
 
@@ -42,6 +43,8 @@ def compact(source: Path, target: Path, metric: str) -> None:
     (target / "summary.json").write_text("{\n" + ",\n".join(keys) + "\n}\n", encoding="utf-8")
     text = "".join(_told({key: line[key] for key in _LINE if key in line}) + "\n" for line in _kept(evaluated, metric))
     (target / "metrics.jsonl").write_text(text, encoding="utf-8")
+    if run.audit:
+        write_audit(run.audit, target)
 
 
 def _public(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from cvfl.errors import DataError
 from cvfl.experiments import figures
 from cvfl.experiments.account_table import account_table
+from cvfl.experiments.audit_table import comparison, run_tables
 from cvfl.experiments.columns import Table, amount, megabytes
 from cvfl.experiments.page import NOTHING, cards, details, figure, grid, note, page, section, table
 from cvfl.experiments.recorded import Run, read_run
@@ -62,6 +63,8 @@ def _report(series: tuple[Series, ...], title: str | None, study: StudyPart | No
         parts.append(section("Compression error", _errors(series, idents)))
     if any(one.first.account for one in series):
         parts.append(section("Noise", account_table(series)))
+    if any(one.first.audit for one in series):
+        parts.append(section("Leakage", _leakage(series)))
     parts.append(section("Details", _details(series)))
     things = "settings" if any(len(one.runs) > 1 for one in series) else "runs"
     names = f"{len(series)} {things} compared" if len(series) > 1 else series[0].label
@@ -153,6 +156,26 @@ def _formula(series: Sequence[Series]) -> list[str]:
     )
     head = ["Run", "Formula MB", "Measured MB", "Measured / formula"]
     return ["<h3>Formula and measurement</h3>", note(text), table("Formula and measured bytes", head, {"": rows})]
+
+
+def _leakage(series: Sequence[Series]) -> list[str]:
+    text = (
+        "What a curious server or party could learn from the messages that it gets, as an audit measured it by attacks "
+        "on the frames of the final models. A stronger attack may learn more."
+    )
+    found = comparison(series, "Leakage")
+    single = [(one.label, audit) for one in series if (audit := one.first.audit) and len(one.runs) == 1]
+    each = [_findings(label, found, len(series) == 1) for label, audit in single for found in run_tables(audit)]
+    return [note(text), table(found.title, found.head, {"": found.html_rows()}, foot=found.note), *each]
+
+
+def _findings(label: str, found: Table, shown: bool) -> str:
+    """What an audit found of one run, under who sees what."""
+    rows: dict[str, list[tuple[str, ...]]] = {}
+    for observer, sees, *cells in found.html_rows():
+        rows.setdefault(f"{observer}: {sees}", []).append(tuple(cells))
+    name = f"{found.title}: {label}"
+    return details(name, table(name, found.head[2:], rows, foot=found.note), shown)
 
 
 def _errors(series: Sequence[Series], idents: Iterator[str]) -> list[str]:

@@ -10,6 +10,7 @@ from html import escape
 from operator import attrgetter
 
 from cvfl.experiments.account_table import account_card
+from cvfl.experiments.audit_table import HEADLINES, figure_cell
 from cvfl.experiments.columns import amount, column, fixed, megabytes, score, scores, times
 from cvfl.experiments.figures import colour
 from cvfl.experiments.page import NOTHING, Card, details, run_name, table
@@ -128,6 +129,8 @@ def results(compared: Comparison) -> list[str]:
         about.append(f"Reduction compares bytes up and down with those of “{compared.baseline.label}”.")
     if any(one.first.account for one in compared.series):
         about.append("ε is that of a training row at one party.")
+    if any(one.first.audit for one in compared.series):
+        about.append("What a server or a party could learn of columns and labels is under Leakage.")
     if seeds:
         about.append("Runs that differ in nothing but their seed are shown as mean ± standard deviation.")
     if stopped:
@@ -161,6 +164,8 @@ def _rows(
     if compared.baseline:
         factors = [compared.reduction(one) for one in series]
         columns["Reduction"] = column([None if r is None else Spread(r) for r in factors], times, max, fair)
+    if any(one.first.audit for one in series):
+        columns |= {name: [figure_cell(one, name) for one in series] for name in HEADLINES}
     seconds = [one.spread(attrgetter("seconds")) for one in series]
     columns["Seconds"] = column(seconds, fixed([s.mean for s in seconds if s], 1), min, fair)
     return list(columns), list(zip(*columns.values(), strict=True))
