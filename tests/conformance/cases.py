@@ -101,6 +101,13 @@ NAMED: dict[str, dict[str, Any]] = {
     "auto, algorithm 2": AUTO | {"algorithm": 2, "local_iterations": 1},
     "auto, one party": AUTO | {"data": {"name": "wine", "parties": 1, "test_share": 0.0}},
     "private labels": {"privacy": {"labels": "server"}, "local_iterations": 3, "gradient_compressor": "auto"},
+    "private labels, squared loss": {
+        "data": {"name": "diabetes", "parties": 3},
+        "batch_size": 100,
+        "step_size": {"eta": 0.02},
+        "privacy": {"labels": "server"},
+        "local_iterations": 3,
+    },
     "private labels, mlp": AUTO
     | {"privacy": {"labels": "server"}, "server_model": {"name": "mlp", "hidden": [5]}, "precision": "float64"},
     "secure": SECURE,

@@ -167,12 +167,10 @@ def test_labels_that_everybody_has_are_not_inferred(audits):
     assert audits["server"].has_labels == ("server",)
 
 
-def test_weights_beside_gradients_give_all_labels_away(audits):
-    """A linear server model, no compression, Q > 1: g = (p - y) W, and the party is told W."""
-    found = [(each.stage, each.score) for each in audits["server"].labels if each.attack == WEIGHTS]
-    assert set(found) == {("start", 1.0), ("end", 1.0)}
-    assert audits["server"].party_labels() == 1.0
-    assert not any(each.attack == WEIGHTS for each in audits["open"].labels)
+def test_gradients_of_a_classifier_give_labels_away(audits):
+    """A linear server model without compression: g = (p - y) W, which a few known labels, or none, sort by class."""
+    assert audits["server"].party_labels() > 0.99
+    assert not any(each.attack == WEIGHTS for audit in audits.values() for each in audit.labels)
 
 
 def test_figures_have_their_baselines(audits):

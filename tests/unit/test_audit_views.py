@@ -105,10 +105,10 @@ def kept(decode, into, m):
     return decoding
 
 
-@pytest.mark.parametrize("Q", [1, 3])
-def test_gradients_are_those_of_the_rows(Q):
-    fed = federation(data(Loss.BINARY), algorithm=2, local_iterations=Q)
-    fed = make_federation(at_rest(fed), data(Loss.BINARY))
+@pytest.mark.parametrize(("loss", "Q"), [(Loss.BINARY, 1), (Loss.BINARY, 3), (Loss.SQUARED, 3)])
+def test_gradients_are_those_of_the_rows(loss, Q):
+    fed = federation(data(loss), algorithm=2, local_iterations=Q)
+    fed = make_federation(at_rest(fed), data(loss))
     views = [view for view in watched(fed)[0].views() if view.sees == GRADIENT]
     with torch.no_grad():
         phi = [party.model(party.holding.train) for party in fed.parties]
@@ -118,7 +118,7 @@ def test_gradients_are_those_of_the_rows(Q):
         assert view.observers == (fed.recipe.names[m - 1],)
         torch.testing.assert_close(view.last, leaves[m - 1].grad * fed.plan.rows)
         torch.testing.assert_close(view.mean, view.last)
-        if Q == 1:
+        if loss is Loss.BINARY:
             assert view.weights is None
         else:
             assert torch.equal(view.weights, fed.server.model.head.weight[:, fed.plan.columns(m)])

@@ -3,7 +3,7 @@
     reader of embeddings     the embedding of every party, and nearly exact that of held-out rows;
                              under secure aggregation their sum alone
     party, Algorithm 1       the embeddings of the others, or the sum over the others
-    party, Algorithm 2       the gradient in its own embedding, and W_m if it takes several steps along it
+    party, Algorithm 2       the gradient in its own embedding, and W_m where that comes with it
 
 The reader is the server, or the party that holds the labels: messages between it and the others are those of a server,
 sealed, so they are looked at as they are when opened, and the server that passes them on sees nothing of rows.

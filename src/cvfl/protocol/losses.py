@@ -26,14 +26,6 @@ class Loss(StrEnum):
             case Loss.SQUARED:
                 return F.mse_loss(outputs.reshape(-1), labels)
 
-    @property
-    def curvature(self) -> float:
-        """Largest second derivative of a row's loss in its outputs, whatever the label: exact for the squared error.
-
-        1/4 is the maximum of p (1 - p); 1/2 bounds the eigenvalues of diag(p) - p p^T.
-        """
-        return {Loss.BINARY: 0.25, Loss.MULTICLASS: 0.5, Loss.SQUARED: 2.0}[self]
-
     def labels(self, values: Tensor, dtype: torch.dtype) -> Tensor:
         """Labels in the type that the loss wants."""
         return values.to(torch.int64) if self is Loss.MULTICLASS else values.to(dtype)

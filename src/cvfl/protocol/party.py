@@ -161,8 +161,8 @@ class Party:
     def _steps_along(self, message: Gradient, h: Tensor) -> tuple[Tensor, float]:
         """Algorithm 2, lines 10-11: the server's gradient in h_m, carried on to theta_m; the loss is not told.
 
-        Steps after the first reuse it. Of a linear server model the party knows W_m, too, and then moves the gradient
-        with its embedding: exactly for the squared error, along an upper bound of the loss for cross-entropy.
+        Steps after the first reuse it. For the squared error of a linear server model the party knows W_m, too, and
+        moves the gradient with its embedding: the steps are then exactly those of Algorithm 1.
         """
         t0, told = self.t0, self.reply_codec.decode(message.packet, self.t0, tuple(h.shape), h.dtype).to(h.device)
         bend = self._bend(message, h)
@@ -177,14 +177,14 @@ class Party:
         return (gradient if self.release is None else told), 1.0
 
     def _bend(self, message: Gradient, h: Tensor) -> Tensor | None:
-        """The matrix by which the gradient of every row changes when h_m does: c W_m^T W_m, c = curvature / B."""
+        """The matrix by which the gradient of every row changes when h_m does: 2 W_m^T W_m / B."""
         slope = slope_of(self.server_model, self.plan.columns(self.m)) if self.plan.sloped else None
         if (slope is None) != (not message.weights):
             raise RemoteProtocolError(f"{self.holding.name}: weights that were not expected, or none")
         if slope is None:
             return None
         W = self.weight_codec.decode(message.weights, self.t0, tuple(slope.shape), h.dtype).to(h.device)
-        return W.t() @ W * (self.plan.loss.curvature / max(len(h), 1))
+        return W.t() @ W * (2 / max(len(h), 1))
 
     def _as_decoded(self, h: Tensor) -> Tensor:
         """h_m of this round as everyone else has it."""

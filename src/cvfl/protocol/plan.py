@@ -94,8 +94,11 @@ class Plan:
 
     @property
     def sloped(self) -> bool:
-        """Whether a party of Algorithm 2 steps on after the first step, and so asks how the gradient changes."""
-        return self.algorithm == 2 and self.Q > 1
+        """Whether parties of Algorithm 2, which step on after the first step, are told how the gradient changes.
+
+        Of the squared error alone: for cross-entropy W_m and the gradient together are the labels.
+        """
+        return self.algorithm == 2 and self.Q > 1 and self.loss is Loss.SQUARED
 
     @property
     def M(self) -> int:

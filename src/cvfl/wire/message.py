@@ -70,8 +70,8 @@ class Folded:
 class Gradient:
     """The gradient of the loss in the receiving party's embedding (Algorithm 2).
 
-    `weights` are those that the embedding meets in a linear server model: from them a party of Q > 1 local steps knows
-    how the gradient changes as its embedding does.
+    `weights` are those that the embedding meets in a linear server model with the squared error: from them a party of
+    Q > 1 local steps knows how the gradient changes as its embedding does.
     """
 
     t0: int
