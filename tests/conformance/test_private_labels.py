@@ -40,7 +40,7 @@ def test_squared_error_and_a_linear_model_need_no_labels_at_all(server: dict[str
 @pytest.mark.parametrize("server", [{"name": "mlp", "hidden": [5]}, {"name": "linear"}])
 @pytest.mark.parametrize("loss", list(Loss))
 def test_steps_are_those_of_a_hand_written_loop(loss: Loss, server: dict[str, object]) -> None:
-    """The gradient of round t0 as it is; moved by 2 W_m^T W_m / B per unit of h_m for a linear model's squared error."""
+    """The gradient as it is; moved by 2 W_m^T W_m / B per unit of h_m for the squared error of a linear model."""
     changes: dict[str, object] = {"server_model": server}
     table, cfg = data(loss, 2), config(local_iterations=Q, rounds=ROUNDS, algorithm=2, **changes)
     recipe, eta = make_recipe(cfg, table), cfg.step_size.eta
