@@ -42,8 +42,6 @@ class Connection:
     first: bytes
     outbox: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue)
     m: int = 0
-    closed: bool = False
-    """Whether the party ended its side, which it does when it has heard the end."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,6 @@ class FederationServer:
         self.role, self.on_missing, self.wait_limit = role, on_missing, wait_limit
         self._inbox: queue.Queue[_Event] = queue.Queue(_INBOX)
         self._parties: dict[int, Connection] = {}
-        self._told: set[int] = set()
         self._secure = identity is not None
         self._present: set[str] = set()
         self._lock = threading.Lock()
@@ -121,7 +118,7 @@ class FederationServer:
     def _part_from_all(self, on_wait: OnWait) -> None:
         """Stay until every party has heard that the run is over; one that is away for long keeps nobody."""
         ended = time.monotonic()
-        while len(self._told) < len(self.role.names):
+        while len(self.role.told) < len(self.role.names):
             waited = time.monotonic() - ended
             if waited > min(_FAREWELL, self.wait_limit):
                 return
@@ -169,8 +166,6 @@ class FederationServer:
         if self._parties.get(connection.m) is connection:
             del self._parties[connection.m]
             self.role.leave(connection.m)
-            if self.role.done and connection.closed:
-                self._told.add(connection.m)
 
     def _send(self, replies: Replies) -> None:
         for m, frame in replies:
@@ -215,7 +210,6 @@ class FederationServer:
         try:
             for frame in frames:
                 self._inbox.put(_Event(connection, frame))
-            connection.closed = True
         except Exception:
             pass
         connection.outbox.put(None)

@@ -136,7 +136,7 @@ class PartyRole:
             case End() if self.party is not None and self.party.done:
                 self._keep({"m": self._m, "t0": self.party.t0, "facts": self._facts})
                 self.done = True
-                return []
+                return [self._say(End(rounds=self.party.t0))]
             case Refusal(reason=reason):
                 self.refused = reason
                 return []

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from cvfl.errors import RemoteProtocolError
+from cvfl.errors import DecodeError, RemoteProtocolError
 from cvfl.privacy import Aligned, AlignmentServer
 from cvfl.protocol import ServerMachine
 from cvfl.runtime.checkpoint import Checkpoints
@@ -22,6 +22,7 @@ from cvfl.runtime.server_rounds import OnBack, OnRound, Replies, ServerRounds, c
 from cvfl.types import SERVER, Direction
 from cvfl.wire import Blinded, Bytes, Embedding, Evaluation, Passed, Report, decode, decode_setup, encode_setup
 from cvfl.wire.control import (
+    CONTROL,
     PROTOCOL,
     Begin,
     Control,
@@ -94,6 +95,7 @@ class ServerRole:
         self.facts: dict[str, Any] = {}
         self.aligned: Aligned | None = None
         self.done = False
+        self.told: set[int] = set()
         self.setup_meter = Meter()
         self._setup = Checkpoints(folder / "setup")
         self._run, self._session = "", 0
@@ -138,7 +140,8 @@ class ServerRole:
     def receive(self, m: int, frame: Bytes) -> Replies:
         """Take in a frame of party m."""
         if self.done:
-            return []  # whatever it is, the run is over
+            self._farewell_of(m, frame)
+            return []
         kind = kind_of(frame)
         if kind in KINDS:
             return self._round(m, frame)
@@ -291,6 +294,13 @@ class ServerRole:
             End(rounds=t0),
         )
         return counted(self.setup_meter, [(m, encode_control(message, SERVER)) for message in messages])
+
+    def _farewell_of(self, m: int, frame: Bytes) -> None:
+        """A party that has heard the end says so; a connection that breaks looks the same whether it has or not."""
+        with suppress(DecodeError):  # whatever else comes now, the run is over
+            if kind_of(frame) == CONTROL and isinstance(decode_control(frame)[1], End):
+                self.setup_meter.add(m, Direction.UP, frame)
+                self.told.add(m)
 
     def _round(self, m: int, frame: Bytes) -> Replies:
         if self.rounds.server is None:

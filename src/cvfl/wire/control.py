@@ -10,6 +10,7 @@
       ...                               rounds
       Have(session, rounds)  ────▶                         the last round is over, and what it left is kept
                              ◀────      End                everyone has said so: the run is over
+      End                    ────▶                         I have heard it
 
 A session starts whenever a role has come back. Frames of an older session are left unread. `Refusal` may come from
 either side at any time: it says in one line what is wrong.
