@@ -369,6 +369,23 @@ def test_ctrl_c_leaves_the_run_as_it_was(run, monkeypatch):
     assert sorted(path.name for path in run.iterdir()) == before
 
 
+def test_resume_audits_what_is_not_audited_yet(run, tmp_path, monkeypatch):
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    assert call("audit", run)[0] == 0
+    before, audited, audit_run = (run / "audit.json").stat().st_mtime_ns, [], import_module("cvfl.cli.audit").audit_run
+
+    def noted(path, on_step):
+        audited.append(path)
+        return audit_run(path, on_step)
+
+    monkeypatch.setattr(import_module("cvfl.cli.audit"), "audit_run", noted)
+    code, output = call("audit", run, other, "--resume")
+    assert code == 0, output
+    assert audited == [other]
+    assert (run / "audit.json").stat().st_mtime_ns == before
+
+
 @pytest.mark.parametrize("text", ["{}", "[]", "not JSON", '{"bits": "many"}'])
 def test_an_audit_that_is_not_as_written_is_refused_by_name(run, text):
     (run / "audit.json").write_text(text)

@@ -14,7 +14,7 @@ from cvfl.cli.display import StepDisplay
 from cvfl.cli.errors import one_line
 from cvfl.errors import DataError
 from cvfl.experiments.audit import audit_run
-from cvfl.experiments.audit_record import write_audit
+from cvfl.experiments.audit_record import read_audit, write_audit
 
 _TEXTS = frozenset(("Observer", "Sees", "Of", "Run", "Privacy", "Parties get"))
 _LEFT_OUT = frozenset(
@@ -28,10 +28,12 @@ def audit(
     out: Annotated[
         Path | None, typer.Option(help="Write tables.md and audits.json of all these runs to this folder.")
     ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Keep the audits that are there already.")] = False,
 ) -> None:
     """Measure what messages give away: columns and labels, by attacks on the frames that the final models send.
 
-    Takes run directories whose data can be loaded here. Writes audit.json into each, and its report anew.
+    Takes run directories whose data can be loaded here. Writes audit.json into each, and its report anew. Ctrl-C leaves
+    what is complete; --resume goes on.
 
     docs/audit.md says what is measured, what the attacker is assumed to know, and how to read the figures.
 
@@ -42,8 +44,9 @@ def audit(
         found = list(dict.fromkeys(path.parent for run in runs for path in sorted(run.rglob("summary.json"))))
         if missing := [run for run in runs if not any(path.is_relative_to(run) for path in found)]:
             raise DataError(f"{missing[0]}: there is no run directory (with a summary.json)")
-        for n, run in enumerate(found, start=1):
-            _audit(console, run, f"{n}/{len(found)} {run.name}: " if len(found) > 1 else "")
+        todo = [run for run in found if not (resume and read_audit(run))]
+        for n, run in enumerate(todo, start=1):
+            _audit(console, run, f"{n}/{len(todo)} {run.name}: " if len(todo) > 1 else "")
         _show(console, found)
         if out:
             from cvfl.experiments.audit_publish import publish_audits  # noqa: PLC0415  matplotlib is slow to load
