@@ -1,10 +1,11 @@
 """Every privacy mode of the two privacy studies on every runtime: the same bits, bytes and metrics, or an error.
 
-    python benchmarks/privacy_runtimes.py DATA --rounds 30 --out runtimes.json
+    python benchmarks/privacy_runtimes.py DATA --out runtimes.json
 
 DATA holds `credit_default` and `physionet2012` as `cvfl data fetch` leaves them. Each mode is trained in process, as
-processes over gRPC with mutual TLS, and in FLARE's simulator. With noise parties draw secrets of their own, so its runs
-differ by design; they are trained on every runtime and their metrics are listed.
+processes over gRPC with mutual TLS, and in FLARE's simulator, as long as in preset `cpu` of its study, with seed 0.
+With noise parties draw secrets of their own, so its runs differ by design: they are trained on every runtime and their
+metrics are listed.
 """
 
 from __future__ import annotations
@@ -61,7 +62,6 @@ RUNTIMES: dict[str, Callable[[RunConfig], dict[str, Any]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     found = []
@@ -69,9 +69,9 @@ def main() -> None:
         study = load_study(name)
         cells = {cell.name: cell.run for cell in study.cell}
         for mode in MODES:
-            extra = {"data": {"path": str(given.data / folder)}, "rounds": given.rounds, "evaluate_every": given.rounds}
+            extra = study.preset["cpu"].run | {"data": {"path": str(given.data / folder)}}
             config = parse_config(merged(merged(study.run, cells[mode]), extra))
-            row = {"study": name, "mode": mode, "rounds": given.rounds} | compared(config)
+            row = {"study": name, "mode": mode} | compared(config)
             print(json.dumps(row), flush=True)
             found.append(row)
     given.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
@@ -87,7 +87,8 @@ def compared(config: RunConfig) -> dict[str, Any]:
     first = ends["in process"]
     same = all(end["parameters"] == first["parameters"] and end["bytes"] == first["bytes"] for end in ends.values())
     auc = {runtime: end["metrics"]["test"]["roc_auc"] for runtime, end in ends.items()}
-    return {"same bits and bytes": same, "test roc_auc": auc, "bytes": first["bytes"]["total"], "seconds": seconds}
+    about = {"rounds": first["rounds"], "bytes": first["bytes"]["total"], "seconds": seconds}
+    return {"same bits and bytes": same, "test roc_auc": auc} | about
 
 
 if __name__ == "__main__":
