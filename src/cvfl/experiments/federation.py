@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -36,9 +35,6 @@ from cvfl.protocol.fusion import Foldable
 from cvfl.protocol.layers import initialised
 from cvfl.protocol.recipe import MakeModel
 from cvfl.types import SERVER
-
-if TYPE_CHECKING:  # the keys of a session need an extra
-    pass
 
 _CPU = torch.device("cpu")
 Roles = tuple[ServerMachine, tuple[PartyMachine, ...]]

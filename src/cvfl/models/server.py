@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 
-class Joined(nn.Module):
+class Joined(nn.Module, ABC):
     """Any model of one tensor, applied to what the embeddings are joined to."""
 
     def __init__(self, head: nn.Module) -> None:
@@ -21,9 +22,9 @@ class Joined(nn.Module):
         output: Tensor = self.head(x)
         return output
 
+    @abstractmethod
     def join(self, embeddings: Sequence[Tensor]) -> Tensor:
         """The embeddings as one tensor."""
-        raise NotImplementedError
 
 
 class Concat(Joined):
