@@ -34,7 +34,7 @@ class SecureShape:
 
 SECURE_SHAPES = (
     SecureShape("credit, mlp (6 -> 16)", 256, (6,), lambda: MLP(6, 16, (32,), bounded=True)),
-    SecureShape("PhysioNet, lstm (48 x 19 -> 16)", 500, (48, 19), lambda: LSTM(19, 16)),
+    SecureShape("PhysioNet, lstm (48 x 19 -> 16)", 250, (48, 19), lambda: LSTM(19, 16)),
 )
 
 
