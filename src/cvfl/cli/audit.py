@@ -30,7 +30,7 @@ def audit(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Keep the audits that are there already.")] = False,
 ) -> None:
-    """Measure what messages give away: columns and labels, by attacks on the frames that the final models send.
+    """Measure what messages give away: columns and labels, by attacks on the frames of a run.
 
     Takes run directories whose data can be loaded here. Writes audit.json into each, and its report anew. Ctrl-C leaves
     what is complete; --resume goes on.

@@ -161,7 +161,7 @@ def _formula(series: Sequence[Series]) -> list[str]:
 def _leakage(series: Sequence[Series]) -> list[str]:
     text = (
         "What a curious server or party could learn from the messages that it gets, as an audit measured it by attacks "
-        "on the frames of the final models. A stronger attack may learn more."
+        "on the frames of the initial and the final models. A stronger attack may learn more."
     )
     found = comparison(series, "Leakage")
     single = [(one.label, audit) for one in series if (audit := one.first.audit) and len(one.runs) == 1]
