@@ -26,7 +26,7 @@ _LEFT_OUT = frozenset(
 def audit(
     runs: Annotated[list[Path], typer.Argument(help="Run directories, or folders that hold them.")],
     out: Annotated[
-        Path | None, typer.Option(help="Write tables.md and audits.json of all these runs to this folder.")
+        Path | None, typer.Option(help="Write tables.md, a row for each of these runs, to this folder.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Keep the audits that are there already.")] = False,
 ) -> None:
@@ -52,7 +52,7 @@ def audit(
             from cvfl.experiments.audit_publish import publish_audits  # noqa: PLC0415  matplotlib is slow to load
 
             publish_audits(found, out)
-            console.print(f"{out}: tables.md, audits.json")
+            console.print(f"{out}: tables.md")
 
 
 def _audit(console: Console, run: Path, prefix: str) -> None:
