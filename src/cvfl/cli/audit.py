@@ -18,9 +18,12 @@ from cvfl.experiments.audit_record import read_audit, write_audit
 
 _TEXTS = frozenset(("Observer", "Sees", "Of", "Run", "Privacy", "Parties get"))
 _LEFT_OUT = frozenset(
-    ("Compressor", "Parties get", "Server, one message: columns R²", "Best column R²", "Own columns: labels")
+    (
+        *("Compressor", "Parties get", "Server, one message: columns R²", "Best column R²", "Held-out columns R²"),
+        *("Server: labels", "Own columns: labels"),
+    )
 )
-"""Columns of a comparison that a terminal has no room for; the report and --out have them."""
+"""Columns of a comparison that a terminal has no room for; reports and --out have them, and deviations."""
 
 
 def audit(
@@ -64,6 +67,10 @@ def _audit(console: Console, run: Path, prefix: str) -> None:
         write_report([run], run / "report.html")
 
 
+def _mean(cell: str) -> str:
+    return cell.partition(" ±")[0]
+
+
 def _show(console: Console, found: Sequence[Path]) -> None:
     from cvfl.experiments.audit_publish import audit_tables  # noqa: PLC0415  matplotlib is slow to load
     from cvfl.experiments.audit_table import run_tables  # noqa: PLC0415
@@ -77,7 +84,7 @@ def _show(console: Console, found: Sequence[Path]) -> None:
         for name in heads:
             shown.add_column(name, justify="left" if name in _TEXTS else "right")
         for row in table.rows:
-            shown.add_row(*(cell for name, cell in zip(table.head, row, strict=True) if name in heads))
+            shown.add_row(*(_mean(cell) for name, cell in zip(table.head, row, strict=True) if name in heads))
         console.print(shown)
     for run in found:
         console.print(f"{run}: audit.json, report.html")
