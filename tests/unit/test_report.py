@@ -217,6 +217,16 @@ def test_namesakes_are_told_apart(tmp_path):
     ]
 
 
+def test_epochs_of_other_lengths_are_put_side_by_side(tmp_path):
+    """A seed that splits rows differently evaluates at other rounds, and once an epoch all the same."""
+    one, other = (read_run(make_run(tmp_path / str(seed), seed=seed)) for seed in (1, 2))
+    later = replace(other, history=tuple(replace(line, number=line.number + 1) for line in other.history))
+    (series,) = to_series([one, later])
+    curve = series.curve(lambda line: line.epoch, lambda line: line.test.get("accuracy"))
+    assert curve.x == (1.0, 2.0)
+    assert curve.y == pytest.approx((0.45, 0.9))
+
+
 def test_long_histories_are_averaged_in_windows(tmp_path):
     (one,) = to_series([read_run(make_run(tmp_path / "a", rounds=5 * POINTS))])
     curve = one.curve(lambda line: line.number, lambda line: line.loss)

@@ -85,15 +85,16 @@ class Series:
         return {name: _mean_sent([run.by_party[name] for run in self.runs if name in run.by_party]) for name in names}
 
     def curve(self, x: Callable[[Round], float], y: Callable[[Round], float | None]) -> Curve:
-        """The curve over the evenly spaced rounds at which every run has a value of y."""
-        histories = [
-            {line.number: line for line in run.history if y(line) is not None and not line.aside} for run in self.runs
-        ]
-        shared = sorted(set(histories[0]).intersection(*histories[1:]))
-        size = max(1, math.ceil(len(shared) / POINTS))
+        """The curve over evenly spaced rounds that have a value of y, the nth of each run beside that of the others.
+
+        Seeds that split rows differently have epochs, and so evaluations, of slightly different lengths.
+        """
+        histories = [[line for line in run.history if y(line) is not None and not line.aside] for run in self.runs]
+        shared = min(map(len, histories))
+        size = max(1, math.ceil(shared / POINTS))
         xs, ys, deviations = [], [], []
-        for start in range(0, len(shared), size):
-            window = [[lines[t] for t in shared[start : start + size]] for lines in histories]
+        for start in range(0, shared, size):
+            window = [lines[start : min(start + size, shared)] for lines in histories]
             point = spread([_mean([value for line in lines if (value := y(line)) is not None]) for lines in window])
             xs.append(_mean([x(line) for lines in window for line in lines]))
             ys.append(point.mean)
