@@ -99,6 +99,7 @@ class _PayloadServer:
 
     def __init__(self, payload: int, rounds: int) -> None:
         self.done, self.seconds = False, list[float]()
+        self.told: set[int] = set()
         self._joined: set[str] = set()
         self._payload, self._rounds, self._arrived, self._began = bytes(payload), rounds + _WARM_UP, 0, 0.0
 
@@ -112,6 +113,8 @@ class _PayloadServer:
 
     def leave(self, m: int) -> None:
         self._joined.discard(self.names[m - 1])
+        if self.done:  # nobody is lost here: it has gone because it heard the end
+            self.told.add(m)
 
     def receive(self, m: int, frame: bytes) -> list[tuple[int, bytes]]:
         decode(frame)
