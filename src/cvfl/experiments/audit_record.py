@@ -149,7 +149,7 @@ def write_audit(audit: Audit, run: Path) -> None:
     """Write audit.json into a run directory, whole or not at all."""
     partial = run / f".{NAME}.partial"
     try:
-        partial.write_text(audit.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        partial.write_text(audit.model_dump_json() + "\n", encoding="utf-8")
         partial.replace(run / NAME)
     except OSError as error:
         raise DataError(f"{run / NAME}: cannot be written: {error.strerror}") from None
