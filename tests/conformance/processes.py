@@ -84,7 +84,7 @@ class Processes:
         """What a role has printed as errors."""
         return (self.folder / f"{role}.err").read_text(encoding="utf-8")
 
-    def until_round(self, t0: int, since: int = 0, seconds: float = 60.0) -> int:
+    def until_round(self, t0: int, since: int = 0, seconds: float = 180.0) -> int:
         """Wait until the server has printed round t0, not counting its first `since` events; how many there are."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
