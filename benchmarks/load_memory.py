@@ -27,8 +27,8 @@ import pyarrow.parquet as pq
 import torch
 
 import cvfl
-from cvfl.data.sources import Source, open_table
-from cvfl.experiments.loading import load_data
+from cvfl.data.tables.sources import Source, open_table
+from cvfl.federation.rows import load_data
 from cvfl.rng import stream
 
 PIECE = 100_000

@@ -18,12 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cvfl.experiments.config import RunConfig, parse_config
-from cvfl.experiments.flare_simulator import train_nvflare
-from cvfl.experiments.local import train_grpc
-from cvfl.experiments.run import train
-from cvfl.experiments.study import load_study, merged
-from cvfl.experiments.toml import to_toml
+from cvfl.config.schema import RunConfig, parse_config
+from cvfl.config.toml import to_toml
+from cvfl.federation.nvflare_simulator import train_nvflare
+from cvfl.federation.processes import train_grpc
+from cvfl.federation.train import train
+from cvfl.studies.study import load_study, merged
 
 STUDIES = {"privacy_credit": "credit_default", "privacy_physionet": "physionet2012"}
 MODES = (

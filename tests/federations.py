@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from cvfl.config.schema import RunConfig, parse_config
 from cvfl.data import VerticalData
-from cvfl.experiments.config import RunConfig, parse_config
-from cvfl.experiments.federation import Federation, make_federation, make_recipe
+from cvfl.federation.build import Federation, make_federation, make_recipe
 from cvfl.models.server import Concat
 from cvfl.protocol import Loss
 from cvfl.rng import stream

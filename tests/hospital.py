@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from cvfl.data.mimic3 import load_mimic3
+from cvfl.data.sets.mimic3 import load_mimic3
 
 START = datetime(2150, 3, 1, 10)
 # The numbers are the tests' own: items are to be found by their labels.

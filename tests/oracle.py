@@ -1,6 +1,6 @@
 """The range code of docs/wire-format.md once more, one symbol at a time: slow, and plain.
 
-A test that compares it with `cvfl.compress.rangecode` compares that with the page, and with no library.
+A test that compares it with `cvfl.wire.rangecode` compares that with the page, and with no library.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ print(result.summary["metrics"]["test"])
 
 from typing import Any
 
+from cvfl.config.schema import RunConfig, load_config, parse_config
 from cvfl.data import VerticalData, load
-from cvfl.experiments.config import RunConfig, load_config, parse_config
-from cvfl.experiments.run import RunResult, train
+from cvfl.federation.train import RunResult, train
 
 __all__ = ["RunConfig", "RunResult", "VerticalData", "configure", "load", "load_config", "train"]
 

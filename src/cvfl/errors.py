@@ -3,6 +3,7 @@
     CvflError                       every error that cvfl raises on purpose
      ├── ConfigError                the configuration: names the key
      ├── DataError                  the data: names the table, party or column
+     ├── OutputError                a file or folder that cannot be written
      ├── CompressError              a tensor that a compressor refuses: names the party
      ├── DecodeError                bytes that are not a valid packet, frame or message
      └── ProtocolError              a message at the wrong time or of the wrong shape
@@ -15,7 +16,9 @@ A user sees one line and exit code 2 for any of them; anything else is a bug and
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class CvflError(Exception):
@@ -28,6 +31,10 @@ class ConfigError(CvflError):
 
 class DataError(CvflError):
     """A table, a column or a label cannot be used as it is."""
+
+
+class OutputError(CvflError):
+    """A file or folder cannot be written: no right, no room, no disk."""
 
 
 class CompressError(CvflError):
@@ -55,3 +62,12 @@ def suggest(word: str, known: Iterable[str]) -> str:
     options = sorted(known)
     near = difflib.get_close_matches(word, options, n=1)
     return f"; did you mean {near[0]!r}?" if near else f" (known: {', '.join(options)})"
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Say in one line what cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"{place}: cannot be written: {error.strerror}") from None

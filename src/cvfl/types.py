@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
+
+OnStep = Callable[[str, int, int], None]
+"""(what is being done, how much of it is done, of how much); a total of 0 is not known yet."""
 
 SERVER = 0
 """The server is m = 0, as in the paper; parties are m = 1..M."""

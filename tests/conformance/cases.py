@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from cvfl.experiments.config import RunConfig, load_config, parse_config
+from cvfl.config.schema import RunConfig, load_config, parse_config
 from cvfl.models.image import ResNet
 
 SERVER = "server"

@@ -11,7 +11,7 @@ from conformance.loop import opened
 from conformance.outcome import Outcome, in_process
 from conformance.peers import CONFIG
 from conformance.threads import Threads, threads
-from cvfl.experiments import report
+from cvfl.report import report
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cvfl.experiments.config import RunConfig
-from cvfl.experiments.record import serialised
-from cvfl.experiments.run import RunResult, train
+from cvfl.config.schema import RunConfig
+from cvfl.federation.train import RunResult, train
+from cvfl.runs.directory import serialised
 
 _DIFFERS = ("seconds", "compression_error")
 """What a line of metrics.jsonl says of the place that it comes from: the time, and errors that only a sender knows."""

@@ -17,8 +17,8 @@ from cryptography.x509.oid import NameOID
 from conformance.cases import settings
 from conformance.outcome import Outcome, same
 from conformance.threads import Threads
-from cvfl.experiments.terms import offer_of, terms_of
-from cvfl.runtime.grpc_channel import METHOD, SERVICE, Identity, grpc
+from cvfl.federation.terms import offer_of, terms_of
+from cvfl.runtime.grpc.channel import METHOD, SERVICE, Identity, grpc
 from cvfl.wire.control import Hello, encode_control
 
 CONFIG = settings(rounds=4)

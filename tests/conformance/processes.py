@@ -15,9 +15,9 @@ from typing import Any
 from conformance.cases import SERVER, write_config
 from conformance.network import free_port
 from conformance.outcome import Outcome, of_parties, written
-from cvfl.experiments.config import RunConfig, load_config
-from cvfl.experiments.serve import federation_names
-from cvfl.runtime.certificates import make_certificates
+from cvfl.config.schema import RunConfig, load_config
+from cvfl.federation.serve import federation_names
+from cvfl.runtime.grpc.certificates import make_certificates
 
 
 class Processes:

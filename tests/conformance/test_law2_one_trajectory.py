@@ -13,7 +13,7 @@ from conformance.cases import AUTO, NAMED, settings, table_settings, write_confi
 from conformance.loop import Loop
 from conformance.outcome import Outcome, in_process, same
 from conformance.threads import threads
-from cvfl.experiments.local import train_grpc
+from cvfl.federation.processes import train_grpc
 from cvfl.wire import decode
 from cvfl.wire.frame import kind_of
 

@@ -17,8 +17,8 @@ from conformance.outcome import in_process, same
 from conformance.peers import Puppet, until
 from conformance.processes import Processes
 from conformance.threads import Threads, threads
-from cvfl.experiments.config import RunConfig
-from cvfl.experiments.serve import PartyRun
+from cvfl.config.schema import RunConfig
+from cvfl.federation.serve import PartyRun
 from cvfl.wire.control import CONTROL, End, decode_control
 from cvfl.wire.frame import kind_of
 

@@ -14,8 +14,8 @@ import pytest
 from conformance.cases import SERVER, settings, table_settings, write_tables
 from conformance.loop import Loop
 from conformance.outcome import in_process, same
+from cvfl.config.schema import RunConfig
 from cvfl.errors import DataError
-from cvfl.experiments.config import RunConfig
 from cvfl.runtime.checkpoint import CheckpointError, Checkpoints
 
 pytestmark = pytest.mark.usefixtures("tidy")

@@ -19,12 +19,12 @@ from conformance.cases import AUTO, NAMED, settings, table_settings, write_table
 from conformance.loop import Loop
 from conformance.outcome import Outcome, same
 from conformance.threads import threads
+from cvfl.config.schema import RunConfig
 from cvfl.errors import RemoteProtocolError
-from cvfl.experiments.config import RunConfig
-from cvfl.experiments.federation import Federation, make_federation, make_recipe
-from cvfl.experiments.run import train
-from cvfl.experiments.serve import PartyRun, ServerRun
-from cvfl.experiments.terms import offer_of, terms_of
+from cvfl.federation.build import Federation, make_federation, make_recipe
+from cvfl.federation.serve import PartyRun, ServerRun
+from cvfl.federation.terms import offer_of, terms_of
+from cvfl.federation.train import train
 from cvfl.protocol import Loss, Party
 from cvfl.rng import stream
 from cvfl.runtime import Meter, rounds

@@ -20,13 +20,13 @@ from typer.testing import CliRunner
 
 from conformance.cases import settings
 from cvfl.cli.nvflare_job import nvflare_job, nvflare_site
+from cvfl.config.schema import RunConfig, load_config
+from cvfl.config.sections import PrivacyConfig
 from cvfl.errors import ConfigError, CvflError
-from cvfl.experiments.config import RunConfig, load_config
-from cvfl.experiments.flare import CLASSES, PROGRESS_FILE, ROLES, write_job
-from cvfl.experiments.flare_local import LocalFederation
-from cvfl.experiments.flare_simulator import train_nvflare
-from cvfl.experiments.run import Progress, train
-from cvfl.experiments.sections import PrivacyConfig
+from cvfl.federation.nvflare import CLASSES, PROGRESS_FILE, ROLES, write_job
+from cvfl.federation.nvflare_local import LocalFederation
+from cvfl.federation.nvflare_simulator import train_nvflare
+from cvfl.federation.train import Progress, train
 from cvfl.rng import stream
 
 needs_flare = pytest.mark.skipif(find_spec("nvflare") is None, reason="needs: pip install 'cvfl[nvflare]'")

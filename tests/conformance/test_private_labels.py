@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from cvfl.experiments.federation import make_recipe
+from cvfl.federation.build import make_recipe
 from cvfl.protocol import Loss
 from cvfl.protocol.layers import initialised
 from federations import config, data, federation, parameters, run

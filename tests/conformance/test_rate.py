@@ -10,7 +10,7 @@ import torch
 
 from cvfl import theory
 from cvfl.data import VerticalData
-from cvfl.experiments.federation import Federation
+from cvfl.federation.build import Federation
 from cvfl.protocol import Loss
 from cvfl.runtime import Meter, rounds
 from federations import data, federation

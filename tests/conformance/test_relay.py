@@ -14,11 +14,11 @@ import torch
 from conformance.cases import SERVER, settings, table_settings, write_config, write_tables
 from conformance.loop import Loop
 from conformance.outcome import in_process, of_parties, same
+from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError, RemoteProtocolError
-from cvfl.experiments.config import RunConfig
-from cvfl.experiments.local import add_parties, train_grpc
-from cvfl.experiments.server_desk import TableDesk
-from cvfl.experiments.terms import offer_of
+from cvfl.federation.processes import add_parties, train_grpc
+from cvfl.federation.server_desk import TableDesk
+from cvfl.federation.terms import offer_of
 from cvfl.wire import Embedding, Passed, Report, decode, encode
 from cvfl.wire.control import Hello, Settled, Targets, decode_control
 from cvfl.wire.frame import kind_of

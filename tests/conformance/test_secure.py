@@ -13,8 +13,8 @@ from conformance.cases import NAMED, SECURE, settings
 from conformance.loop import Loop
 from conformance.outcome import in_process, same
 from cvfl.errors import ConfigError, RemoteProtocolError
-from cvfl.experiments.federation import Federation, make_federation, make_recipe
-from cvfl.experiments.loading import load_data
+from cvfl.federation.build import Federation, make_federation, make_recipe
+from cvfl.federation.rows import load_data
 from cvfl.runtime import Meter, rounds
 from cvfl.wire import Embedding, Evaluation, decode, encode
 from cvfl.wire.frame import kind_of

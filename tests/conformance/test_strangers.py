@@ -18,8 +18,8 @@ from conformance.cases import SERVER
 from conformance.outcome import Outcome
 from conformance.peers import CONFIG, Puppet, finishes, hello, signed, until
 from conformance.threads import Threads, threads
-from cvfl.runtime.certificates import make_certificates
-from cvfl.runtime.grpc_channel import Identity, grpc
+from cvfl.runtime.grpc.certificates import make_certificates
+from cvfl.runtime.grpc.channel import Identity, grpc
 from cvfl.wire.control import Refusal, decode_control
 
 

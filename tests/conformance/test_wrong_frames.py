@@ -17,7 +17,7 @@ from conformance.outcome import Outcome
 from conformance.peers import CONFIG, Puppet, finishes, hello, until
 from conformance.threads import Threads, threads
 from cvfl.errors import CvflError, DataError, RemoteProtocolError
-from cvfl.experiments.serve import PartyRun
+from cvfl.federation.serve import PartyRun
 from cvfl.runtime.party_role import refusal
 from cvfl.wire import Embedding, Evaluation, Gradient, encode
 from cvfl.wire.control import (

@@ -11,12 +11,12 @@ from typing import Any
 
 from conformance.cases import SERVER
 from conformance.outcome import Outcome, of_parties
-from cvfl.experiments.config import RunConfig
-from cvfl.experiments.serve import PartyRun, ServerRun, federation_names
-from cvfl.runtime.certificates import make_certificates
-from cvfl.runtime.grpc_channel import Identity
-from cvfl.runtime.grpc_party import attend
-from cvfl.runtime.grpc_server import FederationServer
+from cvfl.config.schema import RunConfig
+from cvfl.federation.serve import PartyRun, ServerRun, federation_names
+from cvfl.runtime.grpc.certificates import make_certificates
+from cvfl.runtime.grpc.channel import Identity
+from cvfl.runtime.grpc.party import attend
+from cvfl.runtime.grpc.server import FederationServer
 
 
 @contextmanager

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from cvfl.compress import Context, build
-from cvfl.compress.rangecode import decoded
 from cvfl.errors import DecodeError
 from cvfl.protocol.codec import Codec
 from cvfl.wire import HEADER, Broadcast, Embedding, Folded, Passed, Report, decode, decode_packet, decode_setup, encode
 from cvfl.wire.control import decode_control
+from cvfl.wire.rangecode import decoded
 
 HERE = Path(__file__).parent
 PAGE = (HERE.parents[1] / "docs" / "wire-format.md").read_text(encoding="utf-8")

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from cvfl.compress import build
-from cvfl.compress.varint import varint
 from cvfl.errors import DecodeError
 from cvfl.wire import HEADER, Embedding, decode_packet, encode
+from cvfl.wire.varint import varint
 from mutations import CONTEXT, LEARNING, MIB, SHAPES, cases, endless, mutated, opened, outcome, peak, received
 
 CASES = cases()

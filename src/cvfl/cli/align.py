@@ -14,10 +14,10 @@ from rich.table import Table
 
 from cvfl.cli.display import MB, StepDisplay
 from cvfl.cli.errors import one_line
-from cvfl.data.organisation import PartyTable
-from cvfl.errors import ConfigError
-from cvfl.experiments.config import RunConfig, load_config
-from cvfl.experiments.loading import Rows, open_tables, shared_rows
+from cvfl.config.schema import RunConfig, load_config
+from cvfl.data.tables.organisation import PartyTable
+from cvfl.errors import ConfigError, writing
+from cvfl.federation.rows import Rows, open_tables, shared_rows
 from cvfl.privacy import Aligned
 
 
@@ -74,7 +74,7 @@ def _table(rows: Rows, aligned: Aligned) -> Table:
 
 
 def _write(out: Path, config: RunConfig, tables: list[PartyTable], rows: Rows) -> None:
-    try:
+    with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         for table, places in zip(tables, rows.places, strict=True):
             ids = list(table.ids().items())
@@ -83,5 +83,3 @@ def _write(out: Path, config: RunConfig, tables: list[PartyTable], rows: Rows) -
                 writer = csv.writer(file)
                 writer.writerow([table.party.id])
                 writer.writerows([by_row[row]] for row in places.tolist())
-    except OSError as error:
-        raise ConfigError(f"{out}: cannot be written: {error.strerror}") from None

@@ -10,11 +10,11 @@ import typer
 from rich.console import Console
 from rich.table import Table as Shown
 
+from cvfl.audit.audit import audit_run
 from cvfl.cli.display import StepDisplay
 from cvfl.cli.errors import one_line
 from cvfl.errors import DataError
-from cvfl.experiments.audit import audit_run
-from cvfl.experiments.audit_record import read_audit, write_audit
+from cvfl.runs.audit import read_audit, write_audit
 
 _TEXTS = frozenset(("Observer", "Sees", "Of", "Run", "Privacy", "Parties get"))
 _LEFT_OUT = frozenset(
@@ -52,7 +52,7 @@ def audit(
             _audit(console, run, f"{n}/{len(todo)} {run.name}: " if len(todo) > 1 else "")
         _show(console, found)
         if out:
-            from cvfl.experiments.audit_publish import publish_audits  # noqa: PLC0415  matplotlib is slow to load
+            from cvfl.audit.publish import publish_audits  # noqa: PLC0415  matplotlib is slow to load
 
             publish_audits(found, out)
             console.print(f"{out}: tables.md")
@@ -62,7 +62,7 @@ def _audit(console: Console, run: Path, prefix: str) -> None:
     """Audit a run, and write what was found into its directory; Ctrl-C leaves it as it was."""
     with StepDisplay(console) as steps:
         write_audit(audit_run(run, lambda step, done, total: steps(prefix + step, done, total)), run)
-        from cvfl.experiments.report import write_report  # noqa: PLC0415  matplotlib is slow to load
+        from cvfl.report.report import write_report  # noqa: PLC0415  matplotlib is slow to load
 
         write_report([run], run / "report.html")
 
@@ -72,9 +72,9 @@ def _mean(cell: str) -> str:
 
 
 def _show(console: Console, found: Sequence[Path]) -> None:
-    from cvfl.experiments.audit_publish import audit_tables  # noqa: PLC0415  matplotlib is slow to load
-    from cvfl.experiments.audit_table import run_tables  # noqa: PLC0415
-    from cvfl.experiments.recorded import read_run  # noqa: PLC0415
+    from cvfl.audit.publish import audit_tables  # noqa: PLC0415  matplotlib is slow to load
+    from cvfl.report.leakage import run_tables  # noqa: PLC0415
+    from cvfl.runs.read import read_run  # noqa: PLC0415
 
     read = [read_run(run) for run in found]
     single = read[0].audit if len(read) == 1 else None

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.progress import Progress, track
 from rich.table import Table
 
+from cvfl.bench.bench import CODEC_SHAPES, CODECS, ROUND_SHAPES, bench_codec, bench_round
+from cvfl.bench.bench_runtime import PAYLOADS, bench_grpc, bench_nvflare
+from cvfl.bench.bench_secure import PARTIES, SECURE_SHAPES, bench_secure
 from cvfl.cli.errors import one_line
-from cvfl.experiments.bench import CODEC_SHAPES, CODECS, ROUND_SHAPES, bench_codec, bench_round
-from cvfl.experiments.bench_runtime import PAYLOADS, bench_grpc, bench_nvflare
-from cvfl.experiments.bench_secure import PARTIES, SECURE_SHAPES, bench_secure
 
 bench = typer.Typer(help="Measure speed and memory on this machine; keep it quiet meanwhile.", no_args_is_help=True)
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON list instead of a table.")]

@@ -26,7 +26,7 @@ def certs(
     console = Console()
     with one_line():
         with extra("grpc"):
-            from cvfl.runtime.certificates import make_certificates  # noqa: PLC0415  an extra
+            from cvfl.runtime.grpc.certificates import make_certificates  # noqa: PLC0415  an extra
 
         for path in make_certificates(folder, server, party, days):
             console.print(str(path), highlight=False)

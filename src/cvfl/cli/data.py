@@ -14,13 +14,13 @@ from rich.table import Table
 
 from cvfl.cli.display import StepDisplay
 from cvfl.cli.errors import one_line
-from cvfl.data.builtin import BUILTIN
-from cvfl.data.fetch import DATASETS, fetch_dataset
-from cvfl.data.kinds import Column
-from cvfl.data.organisation import PartyTable
+from cvfl.config.schema import load_config
+from cvfl.data.sets.builtin import BUILTIN
+from cvfl.data.sets.fetch import DATASETS, fetch_dataset
+from cvfl.data.tables.kinds import Column
+from cvfl.data.tables.organisation import PartyTable
 from cvfl.errors import ConfigError, suggest
-from cvfl.experiments.config import load_config
-from cvfl.experiments.loading import open_party
+from cvfl.federation.rows import open_party
 
 data = typer.Typer(help="Look at a party's table, or get a public data set.", no_args_is_help=True)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

@@ -13,8 +13,8 @@ from cvfl.cli.errors import one_line
 from cvfl.cli.plot import Line, plot
 from cvfl.cli.tables import results_table
 from cvfl.cli.train import free_path
-from cvfl.experiments.config import parse_config
-from cvfl.experiments.run import RunResult, train
+from cvfl.config.schema import parse_config
+from cvfl.federation.train import RunResult, train
 
 RUNS = {
     "none": "identity",
@@ -53,7 +53,7 @@ def demo(
                 results.append(train(config, out=folder, name=name, on_round=display.bar(name)))
                 if not results[-1].summary["completed"]:
                     raise KeyboardInterrupt
-        from cvfl.experiments.report import write_report  # noqa: PLC0415  matplotlib is slow to load
+        from cvfl.report.report import write_report  # noqa: PLC0415  matplotlib is slow to load
 
         paths = [result.path for result in results if result.path]
         write_report(paths, target / "report.html", title="cvfl demo: four organisations, one model")

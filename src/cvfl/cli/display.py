@@ -16,7 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from cvfl.experiments.run import Progress as RunProgress
+from cvfl.federation.train import Progress as RunProgress
 
 MB = 1e6
 

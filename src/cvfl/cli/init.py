@@ -14,10 +14,10 @@ from rich.prompt import Prompt
 
 from cvfl.cli.display import StepDisplay
 from cvfl.cli.errors import one_line
-from cvfl.data.sources import Source, open_table
-from cvfl.errors import ConfigError
-from cvfl.experiments.config import load_config
-from cvfl.experiments.initial import Choices, Draft, check_choices, common_columns, configuration, examine
+from cvfl.config.draft import Choices, Draft, check_choices, common_columns, configuration, examine
+from cvfl.config.schema import load_config
+from cvfl.data.tables.sources import Source, open_table
+from cvfl.errors import ConfigError, writing
 
 Named = Annotated[
     list[str] | None,
@@ -135,8 +135,6 @@ def _ask(console: Console, question: str, default: str | None, option: str) -> s
 
 
 def _write(out: Path, text: str) -> None:
-    try:
+    with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{out}: cannot be written: {error.strerror}") from None

@@ -9,9 +9,9 @@ import typer
 from rich.console import Console
 
 from cvfl.cli.errors import one_line
-from cvfl.experiments.config import load_config
-from cvfl.experiments.flare import SITE_FILE, write_job
-from cvfl.experiments.flare_local import allow
+from cvfl.config.schema import load_config
+from cvfl.federation.nvflare import SITE_FILE, write_job
+from cvfl.federation.nvflare_local import allow
 
 
 def nvflare_job(

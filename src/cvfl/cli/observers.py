@@ -14,8 +14,8 @@ from rich.console import Console
 
 from cvfl.cli.display import MB, RunDisplay, StepDisplay
 from cvfl.errors import ConfigError
-from cvfl.experiments.progress import progress_of, progress_values
-from cvfl.experiments.run import Progress
+from cvfl.federation.progress import progress_of, progress_values
+from cvfl.federation.train import Progress
 
 
 class Observer:

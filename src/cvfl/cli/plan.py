@@ -10,17 +10,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from cvfl.advise.candidates import CANDIDATES, LOCAL_ITERATIONS, NONE, candidate, fixed_Q
+from cvfl.advise.forecast import Forecast, Network
+from cvfl.advise.judge import Planned, Row, plan_run
+from cvfl.advise.planned import write_planned
+from cvfl.advise.trials import Effort, OnWork
 from cvfl.cli.align import alignment_line
 from cvfl.cli.display import MB, StepDisplay
 from cvfl.cli.errors import one_line
+from cvfl.config.schema import RunConfig, load_config
 from cvfl.errors import ConfigError
-from cvfl.experiments.candidates import CANDIDATES, LOCAL_ITERATIONS, NONE, candidate, fixed_Q
-from cvfl.experiments.config import RunConfig, load_config
-from cvfl.experiments.forecast import Forecast, Network
-from cvfl.experiments.loading import load_data
-from cvfl.experiments.planned import write_planned
-from cvfl.experiments.planning import Planned, Row, plan_run
-from cvfl.experiments.trials import Effort, OnWork
+from cvfl.federation.rows import load_data
 
 
 def plan(

@@ -15,10 +15,10 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 
 from cvfl.cli.errors import one_line, terminable
 from cvfl.errors import ConfigError, DataError
-from cvfl.experiments.origin import Machine, Origin
-from cvfl.experiments.recorded import read_run
-from cvfl.experiments.study import Task, run_all, study_names, study_text
-from cvfl.experiments.suite import Part, all_tasks, load, member_text, parts_of
+from cvfl.runs.read import read_run
+from cvfl.studies.origin import Machine, Origin
+from cvfl.studies.study import Task, run_all, study_names, study_text
+from cvfl.studies.suite import Part, all_tasks, load, member_text, parts_of
 
 
 def reproduce(
@@ -68,7 +68,7 @@ def reproduce(
         for part in parts:
             if measure and part.study.table == "latency":
                 _measure(console, [task for task in everything if task.folder == part.folder], part.folder)
-        from cvfl.experiments.suite_results import read_results  # noqa: PLC0415  matplotlib is slow to load
+        from cvfl.studies.suite_results import read_results  # noqa: PLC0415  matplotlib is slow to load
 
         results = read_results(
             chosen, [task.out for task in everything], target, lambda folder: Origin.read(folder) or origin
@@ -109,7 +109,7 @@ def report(
             return
         if figures or publish:
             raise ConfigError("--figures and --publish are for a study; name it by --study")
-        from cvfl.experiments.report import write_report  # noqa: PLC0415  matplotlib is slow to load
+        from cvfl.report.report import write_report  # noqa: PLC0415  matplotlib is slow to load
 
         write_report(found, out or Path("report.html"))
         console.print(str(out or "report.html"), highlight=False)
@@ -122,7 +122,7 @@ def _runner(address: str | None, workers: int, out: Path) -> _Runner:
     """What runs tasks: processes of this machine, or a cluster."""
     if address is None:
         return lambda todo, tick: run_all(todo, workers, tick)
-    from cvfl.experiments.ray_cluster import connected, run_on_ray  # noqa: PLC0415  few need it
+    from cvfl.studies.ray_cluster import connected, run_on_ray  # noqa: PLC0415  few need it
 
     ray = connected(address)
     return lambda todo, tick: run_on_ray(ray, todo, tick, lambda task, machine: _ran_on(machine, {task.folder, out}))
@@ -162,7 +162,7 @@ def _run(console: Console, todo: list[Task], runner: _Runner) -> None:
 
 
 def _measure(console: Console, everything: Sequence[Task], out: Path) -> None:
-    from cvfl.experiments.latency import measure  # noqa: PLC0415  not needed by most studies
+    from cvfl.studies.latency import measure  # noqa: PLC0415  not needed by most studies
 
     say = lambda cell, ms: console.print(f"{cell}: timing rounds over gRPC, {ms} ms a round trip", highlight=False)  # noqa: E731
     measure(everything, out, say)
@@ -213,8 +213,8 @@ class _Wanted:
 def _study_report(
     console: Console, name: str, preset: str | None, found: Sequence[Path], source: Path, wanted: _Wanted
 ) -> None:
-    from cvfl.experiments.study_figures import write_figures  # noqa: PLC0415  matplotlib is slow to load
-    from cvfl.experiments.suite_results import read_results  # noqa: PLC0415
+    from cvfl.studies.figures import write_figures  # noqa: PLC0415  matplotlib is slow to load
+    from cvfl.studies.suite_results import read_results  # noqa: PLC0415
 
     seeds = len({read_run(path).seed for path in found})
     results = read_results(load(name), found, source, lambda folder: _origin(name, preset, folder, seeds))

@@ -13,10 +13,10 @@ from cvfl.cli.errors import extra, one_line
 from cvfl.cli.observers import observed
 from cvfl.cli.tables import noise_lines, results_table
 from cvfl.cli.train import free_path
+from cvfl.config.schema import RunConfig, load_config
 from cvfl.errors import ConfigError
-from cvfl.experiments.config import RunConfig, load_config
-from cvfl.experiments.record import RunDirectory
-from cvfl.experiments.serve import PartyRun, ServerRun
+from cvfl.federation.serve import PartyRun, ServerRun
+from cvfl.runs.directory import RunDirectory
 from cvfl.runtime import one_thread_a_role
 
 Config = Annotated[Path, typer.Argument(help="Configuration file (TOML).")]
@@ -45,7 +45,7 @@ def server(
     console = Console()
     with one_line(), observed(console, config.stem, log_json, tensorboard) as seen, one_thread_a_role():
         with extra("grpc"):
-            from cvfl.runtime.grpc_server import FederationServer  # noqa: PLC0415  an extra
+            from cvfl.runtime.grpc.server import FederationServer  # noqa: PLC0415  an extra
 
         settings = load_config(config, change or [])
         target = out or free_path(Path("runs") / f"{config.stem}-{settings.seed}")
@@ -87,7 +87,7 @@ def party(
     console = Console()
     with one_line(), ExitStack() as stack, observed(console, name, log_json, None) as seen, one_thread_a_role():
         with extra("grpc"):
-            from cvfl.runtime.grpc_party import attend  # noqa: PLC0415  an extra
+            from cvfl.runtime.grpc.party import attend  # noqa: PLC0415  an extra
 
         settings = load_config(config, change or [])
         run = PartyRun(settings, name, state or Path("state") / config.stem / name, stack, seen.step)
@@ -112,7 +112,7 @@ def party(
 
 
 def _identity(config: RunConfig, name: str, insecure: bool):  # type: ignore[no-untyped-def]
-    from cvfl.runtime.grpc_channel import Identity, check_insecure  # noqa: PLC0415  an extra
+    from cvfl.runtime.grpc.channel import Identity, check_insecure  # noqa: PLC0415  an extra
 
     if insecure:
         check_insecure(config.network.address)

@@ -13,12 +13,12 @@ from cvfl.cli.align import alignment_line
 from cvfl.cli.errors import one_line
 from cvfl.cli.observers import Observer, observed, replay
 from cvfl.cli.tables import noise_lines, results_table
+from cvfl.config.schema import RunConfig, load_config
 from cvfl.errors import ConfigError
-from cvfl.experiments.config import RunConfig, load_config
-from cvfl.experiments.flare_simulator import train_nvflare
-from cvfl.experiments.loading import load_data
-from cvfl.experiments.local import train_grpc
-from cvfl.experiments.run import train as run
+from cvfl.federation.nvflare_simulator import train_nvflare
+from cvfl.federation.processes import train_grpc
+from cvfl.federation.rows import load_data
+from cvfl.federation.train import train as run
 
 
 class Runtime(StrEnum):

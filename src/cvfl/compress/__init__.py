@@ -1,6 +1,6 @@
 """Compressors: tensors to symbols and back, each with a bound for its error."""
 
-from cvfl.compress.base import Compressor, Context, Packet, Plane
+from cvfl.compress.base import Compressor, Context
 from cvfl.compress.deadzone import DeadZone
 from cvfl.compress.entropy import Entropy
 from cvfl.compress.feedback import Feedback
@@ -13,6 +13,7 @@ from cvfl.compress.scalar import Scalar
 from cvfl.compress.schedule import Schedule
 from cvfl.compress.shaped import Shaped
 from cvfl.compress.topk import TopK
+from cvfl.wire.packet import Packet, Plane
 
 __all__ = [
     "Compressor",

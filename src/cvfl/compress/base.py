@@ -22,6 +22,7 @@ from torch import Tensor
 from cvfl.errors import CompressError, ConfigError, DecodeError
 from cvfl.rng import DITHER, stream
 from cvfl.theory import ErrorBound
+from cvfl.wire.packet import Packet
 
 MAX_BITS = 16
 LARGEST = {torch.float32: 2.0**126, torch.float64: 2.0**480}
@@ -50,29 +51,6 @@ class Context:
         if n not in self._drawn:
             self._drawn[n] = torch.from_numpy(stream(self.seed, DITHER, self.part, self.t0, self.m).int16(n))
         return self._drawn[n]
-
-
-@dataclass(frozen=True)
-class Plane:
-    """Integers below 2^width, to be packed at `width` bits each (32 and 64: the bit patterns of floats).
-
-    Symbols i and i + columns are of one kind, which an entropy coder uses.
-    """
-
-    symbols: Tensor
-    width: int
-    columns: int = 1
-
-
-@dataclass(frozen=True)
-class Packet:
-    """A compressed tensor: its shape, a few floats, and planes of symbols; or an entropy coder's code of them."""
-
-    shape: tuple[int, ...]
-    planes: tuple[Plane, ...]
-    scalars: tuple[float, ...] = ()
-    dtype: torch.dtype = torch.float32
-    code: bytes = b""
 
 
 class Compressor(ABC):

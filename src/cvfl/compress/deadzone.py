@@ -13,10 +13,11 @@ import math
 import torch
 from torch import Tensor
 
-from cvfl.compress.base import LARGEST, Compressor, Context, Packet, Plane, extremes, flat, no_scalars, width_of
+from cvfl.compress.base import LARGEST, Compressor, Context, extremes, flat, no_scalars, width_of
 from cvfl.compress.identity import Identity
 from cvfl.errors import ConfigError, DecodeError
 from cvfl.theory import ErrorBound, deadzone_error
+from cvfl.wire.packet import Packet, Plane
 
 DEAD = 0.15
 """How much further than half a cell a component must be from zero, or from the last level, to leave it."""

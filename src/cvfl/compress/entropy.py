@@ -15,10 +15,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from cvfl.compress.base import Compressor, Context, Packet
-from cvfl.compress.rangecode import Counts, decoded, encoded, received
+from cvfl.compress.base import Compressor, Context
 from cvfl.errors import ConfigError
 from cvfl.theory import ErrorBound
+from cvfl.wire.packet import Packet
+from cvfl.wire.rangecode import Counts, decoded, encoded, received
 
 
 class Entropy(Compressor):

@@ -19,9 +19,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from cvfl.compress.base import Compressor, Context, Packet, flat, float_type
+from cvfl.compress.base import Compressor, Context, flat, float_type
 from cvfl.errors import CompressError, ConfigError
 from cvfl.theory import ErrorBound
+from cvfl.wire.packet import Packet
 
 LARGE = 1 << 26
 """Components (samples x P) from which on the known values are kept at half precision, in memory and checkpoints."""

@@ -7,8 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from cvfl.compress.base import Compressor, Context, Packet, Plane, extremes, flat, no_scalars, only_plane
+from cvfl.compress.base import Compressor, Context, extremes, flat, no_scalars, only_plane
 from cvfl.theory import EXACT, ErrorBound
+from cvfl.wire.packet import Packet, Plane
 
 FLOAT_BITS = {torch.float32: (32, torch.int32), torch.float64: (64, torch.int64)}
 """Width of a float and the integers that share its bit pattern."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cvfl.compress.base import Plane
 from cvfl.errors import DecodeError
+from cvfl.wire.packet import Plane
 
 _PLANE_HEADER = 5  # bytes of a second plane's header, which only delta has
 

@@ -18,10 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cvfl.compress.base import Compressor, Context, Packet, Plane, no_scalars
+from cvfl.compress.base import Compressor, Context, no_scalars
 from cvfl.compress.scalar import Scalar
 from cvfl.errors import ConfigError, DecodeError, LocalProtocolError
 from cvfl.theory import ErrorBound
+from cvfl.wire.packet import Packet, Plane
 
 CHECK_BITS = 32
 """Bits of zeros that every packet ends with: a sum whose masks do not cancel passes once in 2^32 times."""

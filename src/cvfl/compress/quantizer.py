@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from cvfl import theory
-from cvfl.compress.base import LARGEST, MAX_BITS, Compressor, Context, Packet, checked_bits, extremes, flat, no_scalars
+from cvfl.compress.base import LARGEST, MAX_BITS, Compressor, Context, checked_bits, extremes, flat, no_scalars
 from cvfl.compress.identity import Identity
 from cvfl.errors import CompressError, ConfigError, DecodeError
 from cvfl.theory import ErrorBound
 from cvfl.theory.bounds import ROUNDING
+from cvfl.wire.packet import Packet
 
 CHUNK = 1 << 16
 """Bytes of floats worked on at a time: few enough to stay in a core's cache and to bound memory."""

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from cvfl import theory
-from cvfl.compress.base import Context, Packet, Plane, flat, only_plane
+from cvfl.compress.base import Context, flat, only_plane
 from cvfl.compress.quantizer import SMALLEST_CELL, Quantizer, chunks, symbol_type, working_type
+from cvfl.wire.packet import Packet, Plane
 
 
 class Scalar(Quantizer):

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from cvfl import theory
-from cvfl.compress.base import Compressor, Context, Packet
+from cvfl.compress.base import Compressor, Context
 from cvfl.errors import ConfigError
+from cvfl.wire.packet import Packet
 
 
 class Schedule(Compressor):

@@ -25,18 +25,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from cvfl.compress.base import (
-    LARGEST,
-    Compressor,
-    Context,
-    Packet,
-    Plane,
-    extremes,
-    flat,
-    no_scalars,
-    rows_of,
-    width_of,
-)
+from cvfl.compress.base import LARGEST, Compressor, Context, extremes, flat, no_scalars, rows_of, width_of
 from cvfl.compress.deadzone import (
     CELL_WIDTH,
     DEAD,
@@ -52,6 +41,7 @@ from cvfl.compress.deadzone import (
 )
 from cvfl.errors import ConfigError, DecodeError
 from cvfl.theory import ErrorBound
+from cvfl.wire.packet import Packet, Plane
 
 MOST = 64
 """Largest number of components that are sent of a row."""

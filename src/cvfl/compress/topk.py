@@ -26,8 +26,6 @@ from cvfl.compress.base import (
     LARGEST,
     Compressor,
     Context,
-    Packet,
-    Plane,
     checked_bits,
     extremes,
     flat,
@@ -39,6 +37,7 @@ from cvfl.compress.base import (
 from cvfl.compress.identity import FLOAT_BITS
 from cvfl.compress.indices import decode_indices, encode_indices
 from cvfl.errors import CompressError, ConfigError, DecodeError, suggest
+from cvfl.wire.packet import Packet, Plane
 
 
 class TopK(Compressor):

@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from cvfl.errors import CvflError
+from cvfl.errors import CvflError, writing
 
 _NAME = re.compile(r"round-(\d{8,})\.safetensors")
 KEEP = 3
@@ -39,10 +39,8 @@ class Checkpoints:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        try:
+        with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CheckpointError(f"{folder}: cannot be written: {error.strerror}") from None
 
     def rounds(self) -> list[int]:
         """The rounds of which there is a whole checkpoint, ascending."""

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
 
-from cvfl.compress.varint import varint
 from cvfl.errors import DecodeError
 from cvfl.types import SERVER
 from cvfl.wire.frame import HEADER, MAX_BODY, Bytes, Frame, kind_of, seal, unseal
 from cvfl.wire.packet import Reader
+from cvfl.wire.varint import varint
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 import struct
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from cvfl.compress.base import Packet, Plane
-from cvfl.compress.varint import read_varint
 from cvfl.errors import DecodeError
 from cvfl.wire.bits import WIDTHS, packed_size, payload, unpack
+from cvfl.wire.varint import read_varint
 
 MAX_DIMS = 8
 MAX_SCALARS = 16
@@ -27,6 +28,29 @@ _DTYPES = {1: (torch.float32, "f"), 2: (torch.float64, "d")}
 _CODES = {torch.float32: 1, torch.float64: 2}
 _CODED = 2
 """Added to the dtype of a packet that is the code of an entropy coder."""
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Integers below 2^width, to be packed at `width` bits each (32 and 64: the bit patterns of floats).
+
+    Symbols i and i + columns are of one kind, which an entropy coder uses.
+    """
+
+    symbols: Tensor
+    width: int
+    columns: int = 1
+
+
+@dataclass(frozen=True)
+class Packet:
+    """A compressed tensor: its shape, a few floats, and planes of symbols; or an entropy coder's code of them."""
+
+    shape: tuple[int, ...]
+    planes: tuple[Plane, ...]
+    scalars: tuple[float, ...] = ()
+    dtype: torch.dtype = torch.float32
+    code: bytes = b""
 
 
 def encode_packet(packet: Packet) -> bytes:

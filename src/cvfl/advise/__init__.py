@@ -1,0 +1,1 @@
+"""`cvfl plan`: which compressor and how many local iterations suit a federation and its network."""

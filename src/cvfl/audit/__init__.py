@@ -1,0 +1,1 @@
+"""What messages give away: attacks on what each role sees of a run."""

@@ -1,0 +1,37 @@
+"""Audits of many runs as tables: a row a setting, seeds together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cvfl.errors import writing
+from cvfl.report.format import Table
+from cvfl.report.leakage import comparison
+from cvfl.report.series import to_series
+from cvfl.runs.read import Run, read_run
+
+
+def audit_tables(runs: Sequence[Run]) -> list[Table]:
+    """A table for every data set, a row a setting, seeds together."""
+    names = dict.fromkeys(data_of(run) for run in runs)
+    return [comparison(to_series([run for run in runs if data_of(run) == name]), name) for name in names]
+
+
+def data_of(run: Run) -> str:
+    """The data set by name; tables of the parties have none."""
+    return run.settings.get("data.name", "null").replace("null", "own tables")
+
+
+def publish_audits(paths: Sequence[Path], folder: Path) -> None:
+    """Write the tables of audited runs to tables.md."""
+    tables = audit_tables([read_run(path) for path in paths])
+    parts = ["# What can be learned from messages", *(table.markdown().rstrip() for table in _one_note(tables))]
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "tables.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def _one_note(tables: Sequence[Table]) -> list[Table]:
+    """The note is said once, under the last table."""
+    return [Table(each.title, each.head, each.rows, each.note if each is tables[-1] else "") for each in tables]

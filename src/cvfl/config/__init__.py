@@ -1,0 +1,1 @@
+"""The configuration of a run: its keys, its file, and the first draft of one."""

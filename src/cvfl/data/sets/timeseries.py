@@ -1,0 +1,119 @@
+"""Measurements at odd times on an hourly grid: last value of the hour, previous values carried on, standard scale.
+
+(row, channel, hours, value)  --hourly-->  rows x 48 x channels, NaN where nothing was measured
+                              --standardised, carried_forward-->  no NaN left
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cvfl.data.tables.spill import one_line
+from cvfl.errors import DataError
+
+HOURS = 48
+_SLACK = 1e-6  # hours that rounding may add
+Floats = NDArray[np.float64]
+Grid = NDArray[np.float32]
+Integers = NDArray[np.int64]
+Chosen = NDArray[np.bool_]
+Progress = Callable[[int, int], None]
+"""How much is read so far, and in all."""
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """One measurement a place: whose it is, which channel, hours since the start, and the value."""
+
+    row: Integers
+    channel: Integers
+    hours: Floats
+    value: Floats
+
+    def plausible(self, low: Floats, high: Floats) -> Measurements:
+        """Those within the first 48 hours and within the range of their channel."""
+        in_time = (self.hours > -_SLACK) & (self.hours < HOURS + _SLACK)
+        kept = in_time & (self.value >= low[self.channel]) & (self.value <= high[self.channel])
+        return Measurements(self.row[kept], self.channel[kept], self.hours[kept], self.value[kept])
+
+
+def joined(parts: Sequence[Measurements]) -> Measurements:
+    """All measurements of all parts."""
+    return Measurements(
+        row=np.concatenate([np.empty(0, np.int64), *(part.row for part in parts)]),
+        channel=np.concatenate([np.empty(0, np.int64), *(part.channel for part in parts)]),
+        hours=np.concatenate([np.empty(0), *(part.hours for part in parts)]),
+        value=np.concatenate([np.empty(0), *(part.value for part in parts)]),
+    )
+
+
+def parsed_together(
+    texts: Mapping[Path, bytes], parse: Callable[[Sequence[bytes]], Measurements], remedy: str
+) -> Measurements:
+    """What thousands of small files hold: all at once, which is far quicker, then singly to name the one at fault."""
+    try:
+        return parse(list(texts.values()))
+    except ValueError:
+        for file, text in texts.items():
+            try:
+                parse([text])
+            except ValueError as error:
+                raise DataError(f"{file}: {one_line(error)}; {remedy}") from None
+        raise
+
+
+def each_word(column: pa.ChunkedArray, convert: Callable[[str], float]) -> Floats:
+    """A dictionary column of few different words, each converted once; NaN for a gap."""
+    words = column.unify_dictionaries().combine_chunks()
+    numbers = np.array([*map(convert, words.dictionary.to_pylist()), np.nan])
+    each: Floats = numbers[words.indices.fill_null(len(numbers) - 1).to_numpy()]
+    return each
+
+
+def hourly(measured: Measurements, rows: int, channels: int) -> Grid:
+    """Rows x 48 x channels: the last value of every hour (h, h + 1], the larger of two at one time, NaN if none."""
+    order = np.lexsort((measured.value, measured.hours))
+    step = np.clip(np.ceil(measured.hours[order]) - 1, 0, HOURS - 1).astype(np.int64)
+    grid = np.full((rows, HOURS, channels), np.nan, dtype=np.float32)
+    # NumPy assigns in order, so the latest of several values stays.
+    grid[measured.row[order], step, measured.channel[order]] = measured.value[order]
+    return grid
+
+
+def carried_forward(grid: Grid, start: Floats) -> Grid:
+    """Every gap filled with the value before it, and before the first value with the channel's `start`."""
+    filled = np.empty_like(grid)
+    value = np.broadcast_to(start.astype(np.float32), grid[:, 0].shape)
+    for step in range(grid.shape[1]):
+        value = np.where(np.isnan(grid[:, step]), value, grid[:, step])
+        filled[:, step] = value
+    return filled
+
+
+def standardised(grid: Grid, train: Chosen) -> Grid:
+    """Each channel with mean 0 and deviation 1 over what is known of the training rows; what is unknown stays NaN."""
+    known = grid[train].reshape(-1, grid.shape[-1])
+    count = np.maximum(np.sum(~np.isnan(known), axis=0), 1)
+    mean = np.nansum(known, axis=0, dtype=np.float64) / count
+    deviation = np.sqrt(np.nansum((known - mean.astype(np.float32)) ** 2, axis=0, dtype=np.float64) / count)
+    scaled: Grid = (grid - mean.astype(np.float32)) / np.where(deviation > 0, deviation, 1.0).astype(np.float32)
+    return scaled
+
+
+def constant(facts: Grid) -> Grid:
+    """Facts about a row as channels that say the same every hour."""
+    return np.repeat(facts[:, None, :], HOURS, axis=1)
+
+
+def divided(features: Grid, parts: Sequence[Sequence[int]], rows: Chosen, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """The chosen rows of every party, each with its own part of the features."""
+    chosen = features[rows]
+    return tuple(torch.from_numpy(chosen[..., list(part)]).to(dtype) for part in parts)

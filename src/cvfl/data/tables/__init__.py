@@ -1,0 +1,1 @@
+"""The parties' own tables: reading, splitting and preparing them."""

@@ -1,0 +1,112 @@
+"""A party's table on its way into a federation: which rows, which columns, and the label if it holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cvfl.data.tables.label import Label, read_label
+from cvfl.data.tables.prepare import Preparation, Settings, prepare
+from cvfl.data.tables.split import Part
+from cvfl.data.tables.table import Table
+from cvfl.data.vertical import VerticalData
+from cvfl.errors import DataError
+from cvfl.protocol import Loss
+
+
+@dataclass(frozen=True)
+class Organisation:
+    """What a party says of its table: who it is, and which columns are what."""
+
+    name: str
+    id: str | None = None
+    integer_ids: bool = False
+    features: tuple[str, ...] = ("*",)
+    exclude: tuple[str, ...] = ()
+    label: str | None = None
+    positive: str | None = None
+    settings: Settings = field(default_factory=Settings)
+
+
+class PartyTable:
+    """A party's open table: its ids, its label, and its columns prepared for the rows that all parties share."""
+
+    def __init__(self, party: Organisation, table: Table, loss: Loss | None = None) -> None:
+        self.party, self.table = party, table
+        aside = [name for name in (party.id, party.label) if name]
+        table.select(aside, ())  # names them if they are not there
+        self.features = tuple(name for name in table.select(party.features, party.exclude) if name not in aside)
+        if not self.features:
+            raise DataError(f"{table.name}: no feature column is left beside {', '.join(aside)}")
+        self.label: Label | None = read_label(table, party.label, party.positive, loss) if party.label else None
+
+    def ids(self) -> dict[str, int]:
+        """The ids of all rows that can be used, with their places; a row without a label cannot."""
+        if self.party.id is None:
+            raise DataError(
+                f"{self.table.name}: private alignment needs an id column; set data.id or party.{self.party.name}.id"
+            )
+        ids = list(self.table.ids(self.party.id))
+        if self.party.integer_ids:
+            ids = self._integers(ids)
+        known = self.label.known if self.label else np.ones(len(ids), dtype=bool)
+        return {text: row for row, text in enumerate(ids) if known[row]}
+
+    def _integers(self, ids: Sequence[str]) -> list[str]:
+        try:
+            numbers = [str(int(text)) for text in ids]
+        except ValueError as error:
+            bad = str(error).rpartition(": ")[2]
+            raise DataError(f"{self.table.name}: id {bad} in column {self.party.id!r} is not an integer") from None
+        if len(set(numbers)) < len(numbers):
+            raise DataError(f"{self.table.name}: ids in column {self.party.id!r} are not unique once read as integers")
+        return numbers
+
+    def prepared(self, rows: NDArray[np.int64], train: int, dtype: torch.dtype) -> tuple[Preparation, Tensor]:
+        """The features of these rows, fitted on the first `train` of them."""
+        return prepare(self.table, self.features, rows, train, self.party.settings, dtype)
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """Rows ready for training, how each party's columns became numbers, and what the class numbers mean."""
+
+    data: VerticalData
+    preparations: Mapping[str, Preparation] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
+
+
+def assemble(
+    tables: Sequence[PartyTable],
+    places: Sequence[NDArray[np.int64]],
+    parts: NDArray[np.int8],
+    dtype: torch.dtype,
+    on_party: Callable[[PartyTable], None] = lambda table: None,
+) -> Assembled:
+    """Each party prepares its columns of the shared rows: `places` in each table, `parts` what they are for."""
+    order = np.argsort(parts, kind="stable")  # training rows first, then validation, then test
+    sizes = [int((parts == part).sum()) for part in Part]
+    preparations, split = {}, []
+    for table, at in zip(tables, places, strict=True):
+        on_party(table)
+        preparations[table.party.name], x = table.prepared(at[order], sizes[Part.TRAIN], dtype)
+        split.append(torch.split(x, sizes))
+    label, at = next((table.label, at) for table, at in zip(tables, places, strict=True) if table.label)
+    labels = torch.split(label.tensor(at[order], sizes[Part.TRAIN], dtype), sizes)
+    data = VerticalData(
+        names=tuple(preparations),
+        train=tuple(x[Part.TRAIN] for x in split),
+        test=tuple(x[Part.TEST] for x in split),
+        train_labels=labels[Part.TRAIN],
+        test_labels=labels[Part.TEST],
+        loss=label.loss,
+        validation=tuple(x[Part.VALIDATION] for x in split) if sizes[Part.VALIDATION] else (),
+        validation_labels=labels[Part.VALIDATION],
+        categories=tuple(preparation.categories for preparation in preparations.values()),
+    )
+    return Assembled(data, preparations, label.classes)

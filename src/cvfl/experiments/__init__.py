@@ -1,1 +1,0 @@
-"""Runs: configuration in, a run directory with metrics and a report out."""

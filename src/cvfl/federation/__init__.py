@@ -1,0 +1,1 @@
+"""The application: what each role brings, the handshake, and training on every runtime."""

@@ -1,0 +1,220 @@
+"""A run as a job of NVIDIA FLARE: the folder that is submitted, and the roles inside its processes.
+
+    JOB/meta.json                          the sites that must take part: those of the parties' names
+    JOB/app/config/config_fed_*.json       cvfl's controller and executor; no code travels
+    JOB/app/config/cvfl.json               the run's terms and the parties' names
+
+    SITE/local/cvfl.toml                   what is a party's own: its table, as in any configuration file
+    SITE/cvfl/NAME/                        its state while the run goes on, its model afterwards
+
+A site's file is laid over the job's configuration. If it changes a term of the run, the server refuses the party.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import tomllib
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cvfl.config.schema import RunConfig, check_tables, parse_config
+from cvfl.errors import ConfigError, writing
+from cvfl.federation.progress import progress_values
+from cvfl.federation.serve import PartyRun, ServerRun, federation_names
+from cvfl.federation.train import Progress
+from cvfl.runtime.nvflare.place import Place
+
+JOB_FILE, SITE_FILE, ERROR_FILE, PROGRESS_FILE = "cvfl.json", "cvfl.toml", "error.txt", "progress.jsonl"
+CONTROLLER = "cvfl.runtime.nvflare.controller.ServerController"
+EXECUTOR = "cvfl.runtime.nvflare.executor.PartyExecutor"
+ROLES = "cvfl.federation.nvflare.JobRoles"
+CLASSES = (CONTROLLER, EXECUTOR, ROLES)
+"""What a site must allow FLARE to build."""
+_OF_ALL = {"model", "compressor"}
+_log = logging.getLogger(__name__)
+
+
+def shared_values(config: RunConfig) -> dict[str, Any]:
+    """What all sites may see: terms, parties' names, their models and compressors; no table, url, label or path."""
+    values = _values(config)
+    values["data"].pop("path", None)
+    sections = {name: section.items() for name, section in values.get("party", {}).items()}
+    values["party"] = {name: {key: value for key, value in items if key in _OF_ALL} for name, items in sections.items()}
+    return values
+
+
+def local_values(config: RunConfig) -> dict[str, Any]:
+    """Everything, for a simulation on this machine; files are named by their full paths."""
+    values = _values(config)
+    if config.data.path:
+        values["data"]["path"] = str(config.data.path.resolve())
+    for name, section in config.party.items():
+        values["party"][name] |= {"table": str(section.table.resolve())} if section.table else {"url": section.url}
+    return values
+
+
+def _values(config: RunConfig) -> dict[str, Any]:
+    values = config.model_dump(mode="json", exclude_unset=True)
+    values["network"] = {"checkpoint_every": config.network.checkpoint_every, "wait_limit": config.network.wait_limit}
+    return values
+
+
+def write_job(config: RunConfig, name: str, folder: Path, simulated: bool = False) -> tuple[str, ...]:
+    """Write the job; its parties' names."""
+    run_folder(folder, name)  # refuses a name that sites would refuse
+    names = federation_names(config)
+    if simulated and config.data.name is None:
+        check_tables(config)
+    values = {"name": name, "config": local_values(config) if simulated else shared_values(config)}
+    write_job_folder(folder, name, names, ROLES, values)
+    return names
+
+
+def write_job_folder(folder: Path, name: str, names: tuple[str, ...], roles: str, values: dict[str, Any]) -> None:
+    """Write a job of cvfl's controller and executor for these sites; `roles` is the component that makes the roles."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} exists already; choose another folder or remove it")
+    component = [{"id": "roles", "path": roles, "args": {}}]
+    controller = {"id": "server", "path": CONTROLLER, "args": {"roles": "roles"}}
+    executor = {"tasks": ["*"], "executor": {"path": EXECUTOR, "args": {"roles": "roles"}}}
+    meta = {
+        "name": name,
+        "resource_spec": {},
+        "min_clients": len(names),
+        "mandatory_clients": list(names),
+        "deploy_map": {"app": ["server", *names]},
+    }
+    files = {
+        "meta.json": meta,
+        "app/config/config_fed_server.json": {
+            "format_version": 2,
+            "workflows": [controller],
+            "components": component,
+        },
+        "app/config/config_fed_client.json": {
+            "format_version": 2,
+            "executors": [executor],
+            "components": component,
+        },
+        f"app/config/{JOB_FILE}": values,
+    }
+    with writing(folder):
+        (folder / "app" / "config").mkdir(parents=True)
+        for path, content in files.items():
+            (folder / path).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+class JobRoles:
+    """The component of a job that makes its roles, in the processes of the server and of the sites."""
+
+    def server(self, place: Place) -> ServerJob:
+        """The server role."""
+        return ServerJob(place, *_settings(place))
+
+    def party(self, place: Place) -> PartyJob:
+        """The role of the party with the site's name."""
+        return PartyJob(place, *_settings(place))
+
+    def failed(self, place: Place, reason: str) -> None:
+        """Keep the reason in the folder of the run."""
+        folder = run_folder(place.root, _job(place)["name"])
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ERROR_FILE).write_text(reason + "\n", encoding="utf-8")
+
+
+def run_folder(root: Path, name: str) -> Path:
+    """Where a site keeps a run: the same for every submission of the job, so that it goes on where it stopped."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
+        raise ConfigError(f"the job's name {name!r}: letters, digits, -, _ and . can be used")
+    return root / "cvfl" / name
+
+
+@dataclass
+class ServerJob:
+    """The server role in its job process."""
+
+    place: Place
+    name: str
+    config: RunConfig
+
+    def __post_init__(self) -> None:
+        self.folder = _clean(run_folder(self.place.root, self.name))
+        self._run = ServerRun(self.config, self.name, self.folder / "state", self._show)
+        self.role, self.patience = self._run.role, self.config.network.wait_limit
+
+    def finish(self) -> None:
+        """Write the run directory among the job's results, which the one who submitted it can download."""
+        self._run.finish(self.place.results / "cvfl")
+
+    def _show(self, progress: Progress) -> None:
+        with (self.folder / PROGRESS_FILE).open("a", encoding="utf-8") as file:
+            print(json.dumps(progress_values(progress)), file=file)
+        report = progress.report
+        if report.evaluation:
+            held_out = report.evaluation.test or report.evaluation.validation
+            figures = "".join(f", {key} {value:.4f}" for key, value in held_out.items() if key == progress.metric)
+            _log.info("round %d of %d: loss %.4f%s", report.t0 + 1, progress.rounds, report.loss, figures)
+
+
+@dataclass
+class PartyJob:
+    """A party role in its job process."""
+
+    place: Place
+    name: str
+    config: RunConfig
+
+    def __post_init__(self) -> None:
+        self.folder, self._stack = _clean(run_folder(self.place.root, self.name)), ExitStack()
+        self._run = PartyRun(self.config, self.place.site, self.folder / "state", self._stack)
+        self.role = self._run.role
+
+    def finish(self) -> None:
+        """Write the party's model and preparation at its site."""
+        self._run.finish(self.folder)
+
+    def close(self) -> None:
+        """Close the table."""
+        self._stack.close()
+
+
+def _clean(folder: Path) -> Path:
+    """The folder without what an earlier submission said."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (ERROR_FILE, PROGRESS_FILE):
+        (folder / name).unlink(missing_ok=True)
+    return folder
+
+
+def _job(place: Place) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((place.config / JOB_FILE).read_text(encoding="utf-8"))
+    return values
+
+
+def _settings(place: Place) -> tuple[str, RunConfig]:
+    job, own = _job(place), place.local / SITE_FILE
+    values = _laid_over(job["config"], _own_values(own)) if own.exists() else job["config"]
+    return job["name"], parse_config(values, str(own) if own.exists() else JOB_FILE)
+
+
+def _own_values(path: Path) -> dict[str, Any]:
+    """The site's file; it names files as seen from its own folder."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    sections = [(values.get("data"), "path"), *((section, "table") for section in values.get("party", {}).values())]
+    for section, key in sections:
+        if isinstance(section, dict) and isinstance(section.get(key), str):
+            section[key] = str(path.parent / section[key])
+    return values
+
+
+def _laid_over(below: Any, above: Any) -> Any:
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        return above
+    return below | {key: _laid_over(below.get(key), value) for key, value in above.items()}

@@ -1,0 +1,130 @@
+"""`cvfl train --runtime nvflare`: the same federation in FLARE's simulator, a process a party, on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import mkdtemp
+
+from cvfl.config.schema import RunConfig
+from cvfl.errors import CvflError
+from cvfl.federation.nvflare import CLASSES, ERROR_FILE, PROGRESS_FILE, run_folder, write_job
+from cvfl.federation.processes import add_parties
+from cvfl.federation.progress import progress_of
+from cvfl.federation.train import Progress, RunResult
+from cvfl.runs import directory as record
+from cvfl.runtime.nvflare import require
+
+_MODULE = "nvflare.private.fed.app.simulator.simulator"
+_RESULTS = Path("server", "simulate_job", "cvfl")
+_POLL = 0.1
+
+
+def train_nvflare(
+    config: RunConfig,
+    out: Path | None = None,
+    name: str = "run",
+    on_round: Callable[[Progress], None] = lambda progress: None,
+) -> RunResult:
+    """Train as configured in FLARE's simulator; with `out` the run directory is written.
+
+    The models are in the run directory; `models` of the result is empty.
+    """
+    require()
+    if out is not None:
+        record.RunDirectory(out)  # refuses a folder that is in use before anything is computed
+    folder = Path(mkdtemp(prefix="cvfl-nvflare-"))
+    workspace, job, log = folder / "workspace", folder / "job", folder / "simulator.log"
+    try:
+        names = write_job(config, name, job, simulated=True)
+        (workspace / "local").mkdir(parents=True)
+        (workspace / "local" / "resources.json").write_text(json.dumps({"class_allow_list": CLASSES}), encoding="utf-8")
+        code = _simulate(job, workspace, names, log, name, on_round)
+        results = workspace / _RESULTS
+        if not (results / "summary.json").exists():
+            raise CvflError(_reason(workspace, names, name, code, log))
+        for party in names:
+            shutil.copytree(run_folder(workspace / party, name), folder / "models", dirs_exist_ok=True)
+        summary = add_parties(results, names, folder / "models")
+        history = [json.loads(line) for line in (results / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copytree(results, out, dirs_exist_ok=True)
+        return RunResult(summary, history, {}, out)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _simulate(
+    job: Path, workspace: Path, names: tuple[str, ...], log: Path, name: str, on_round: Callable[[Progress], None]
+) -> int:
+    arguments = [str(job), "-w", str(workspace), "-c", ",".join(names), "-t", str(len(names))]
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", _MODULE, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=environment(),
+        )
+        try:
+            progress = _progress(run_folder(workspace / "server", name) / PROGRESS_FILE)
+            while process.poll() is None:
+                for shown in next(progress):
+                    on_round(shown)
+                time.sleep(_POLL)
+            for shown in next(progress):
+                on_round(shown)
+            return process.returncode
+        finally:
+            end(process)
+
+
+def environment() -> dict[str, str]:
+    """The environment of a role's process: one thread, since more only wait for each other beside other roles."""
+    return os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def end(*processes: subprocess.Popen[bytes]) -> None:
+    """End processes and all that they have started."""
+    import psutil  # type: ignore[import-untyped]  # noqa: PLC0415  comes with nvflare, which is optional
+
+    found = []
+    for process in processes:
+        if process.poll() is None:
+            own = psutil.Process(process.pid)
+            found += [*own.children(recursive=True), own]
+    for signal in ("terminate", "kill"):
+        for one in found:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                getattr(one, signal)()
+        _, found = psutil.wait_procs(found, timeout=5)
+    for process in processes:
+        process.wait()
+
+
+def _progress(path: Path) -> Iterator[list[Progress]]:
+    """What was added to the file since the last time, again and again; a line that is not whole waits."""
+    at = 0
+    while True:
+        lines = path.read_bytes()[at:].splitlines(keepends=True) if path.exists() else []
+        whole = [line for line in lines if line.endswith(b"\n")]
+        at += sum(map(len, whole))
+        yield [progress_of(json.loads(line)) for line in whole]
+
+
+def _reason(workspace: Path, names: tuple[str, ...], name: str, code: int, log: Path) -> str:
+    """Why a run failed: what a party says comes first, since the server only hears that it stopped."""
+    for role in (*names, "server"):
+        path = run_folder(workspace / role, name) / ERROR_FILE
+        if path.exists():
+            return path.read_text(encoding="utf-8").strip().splitlines()[-1]
+    said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["nothing"]
+    return f"FLARE's simulator ended with code {code}; its last words: {said[-1]}"

@@ -1,0 +1,156 @@
+"""All roles as processes on this machine, over loopback with mutual TLS: a real federation to try out."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from cvfl.config.schema import load_config
+from cvfl.errors import ConfigError, RemoteProtocolError
+from cvfl.federation.serve import federation_names
+from cvfl.runtime.grpc.delay import DelayProxy
+
+OnEvent = Callable[[Mapping[str, Any]], None]
+
+
+def train_grpc(
+    path: Path,
+    changes: Sequence[str],
+    out: Path,
+    on_event: OnEvent = lambda event: None,
+    round_trip_ms: float = 0.0,
+) -> dict[str, Any]:
+    """Train a federation as processes of this machine; events of the server are passed on, the summary is returned.
+
+    With `round_trip_ms` the way between parties and server is that much longer.
+    """
+    try:
+        from cvfl.runtime.grpc.certificates import make_certificates  # noqa: PLC0415  an extra
+    except ImportError:
+        raise ConfigError("--runtime grpc needs: pip install 'cvfl[grpc]'") from None
+
+    names = federation_names(load_config(path, changes))
+    with tempfile.TemporaryDirectory(prefix="cvfl-") as folder, _Processes() as roles:
+        home = Path(folder)
+        make_certificates(home / "certs", ["127.0.0.1", "localhost"], names)
+        shared = [*changes, f"network.certificates={home / 'certs'}"]
+
+        def start(name: str, role: str, address: str, *options: str) -> None:
+            sets = [word for change in (*shared, f"network.address={address}") for word in ("--set", change)]
+            state = ("--state", str(home / "state" / name))
+            roles.start(name, [role, str(path.absolute()), *sets, *state, "--log-json", *options])
+
+        start("server", "server", "127.0.0.1:0", "--out", str(out.absolute()))
+        address = roles.wait_for("server", "listening")["address"]
+        with DelayProxy(address, round_trip_ms / 1e3) if round_trip_ms else nullcontext() as proxy:
+            for name in names:
+                where = proxy.address if proxy else address
+                start(name, "party", where, "--name", name, "--out", str(home / "models"))
+            roles.run(on_event)
+        return add_parties(out, names, home / "models")
+
+
+def add_parties(out: Path, names: Sequence[str], models: Path) -> dict[str, Any]:
+    """Put what parties of this machine wrote into the run directory; the summary with all hashes."""
+    summary: dict[str, Any] = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    for name in names:
+        facts = json.loads((models / f"{name}.json").read_text(encoding="utf-8"))
+        summary["parameters"][name] = facts["parameters"]
+        files = [f"{name}.safetensors", f"{name}.preparation"]
+        if "server" in facts:  # it holds the labels, and with them the server model
+            summary["parameters"]["server"] = facts["server"]
+            files.append("server.safetensors")
+        for file in files:
+            if (models / file).exists():
+                shutil.copy(models / file, out / "parameters")
+    (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    return summary
+
+
+class _Processes:
+    """Roles as child processes: their events in one queue; none outlives this object."""
+
+    def __init__(self) -> None:
+        self._children: dict[str, subprocess.Popen[str]] = {}
+        self._events: queue.SimpleQueue[tuple[str, dict[str, Any] | None]] = queue.SimpleQueue()
+        self._said: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for child in self._children.values():
+            if child.poll() is None:
+                child.kill()
+        for child in self._children.values():
+            child.wait()
+
+    def start(self, name: str, arguments: Sequence[str]) -> None:
+        """Start a role; sums depend on the number of threads, so each has one."""
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        child = subprocess.Popen(
+            [sys.executable, "-m", "cvfl.cli", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        self._children[name] = child
+        threading.Thread(target=self._listen, args=(name, child), daemon=True).start()
+        threading.Thread(target=self._overhear, args=(name, child), daemon=True).start()
+
+    def wait_for(self, name: str, event: str) -> Mapping[str, Any]:
+        """The first event of this kind."""
+        while True:
+            speaker, said = self._events.get()
+            if said is None:
+                self._check(speaker)
+            elif speaker == name and said["event"] == event:
+                return said
+
+    def run(self, on_event: OnEvent) -> None:
+        """Pass the server's events on until all roles have ended well."""
+        running = len(self._children)
+        while running:
+            speaker, said = self._events.get()
+            if said is None:
+                self._check(speaker)
+                running -= 1
+            elif speaker == "server":
+                on_event(said)
+
+    def _check(self, name: str) -> None:
+        code = self._children[name].wait()
+        if code:
+            said = self._said.get(name) or f"it ended with code {code}"
+            raise RemoteProtocolError(f"{name}: {said.removeprefix('error: ')}")
+
+    def _listen(self, name: str, child: subprocess.Popen[str]) -> None:
+        assert child.stdout is not None
+        with child.stdout as lines:
+            for line in lines:
+                try:
+                    self._events.put((name, json.loads(line)))
+                except ValueError:
+                    continue
+        self._events.put((name, None))
+
+    def _overhear(self, name: str, child: subprocess.Popen[str]) -> None:
+        assert child.stderr is not None
+        with child.stderr as lines:
+            for line in lines:
+                if line.strip():
+                    self._said[name] = line.strip()

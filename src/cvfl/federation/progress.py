@@ -1,0 +1,31 @@
+"""A round's progress as values for JSON: what `--log-json` prints, what a FLARE job leaves, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cvfl.federation.train import Progress
+from cvfl.protocol import Evaluated
+from cvfl.runtime import RoundReport, Traffic
+
+
+def progress_values(progress: Progress) -> dict[str, Any]:
+    """Loss, bytes and, when there is one, the evaluation."""
+    report, sent = progress.report, progress.sent
+    values: dict[str, Any] = {"round": report.t0, "rounds": progress.rounds, "loss": report.loss}
+    values["metric"] = progress.metric
+    values |= {"seconds": report.seconds, "up": sent.up, "down": sent.down, "evaluation": sent.evaluation}
+    if report.evaluation:
+        values |= {"train": report.evaluation.train, "test": report.evaluation.test}
+        values |= {"validation": report.evaluation.validation} if report.evaluation.validation else {}
+    return values
+
+
+def progress_of(values: Mapping[str, Any]) -> Progress:
+    """The progress that `progress_values` told; compression errors are not told."""
+    metrics = {part: values.get(part, {}) for part in ("train", "validation", "test")}
+    evaluated = Evaluated(values["round"], **metrics) if metrics["train"] else None
+    report = RoundReport(values["round"], values["loss"], values["seconds"], evaluated)
+    sent = Traffic(values["up"], values["down"], values["evaluation"])
+    return Progress(report, values["rounds"], sent, values["metric"])

@@ -1,0 +1,190 @@
+"""One role of a federation on this machine: the server with its records, or a party with its table."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from cvfl.config.schema import RunConfig
+from cvfl.config.sections import PartyConfig
+from cvfl.errors import ConfigError, suggest, writing
+from cvfl.federation.build import recipe_of
+from cvfl.federation.party_rows import NamedRows, TableRows
+from cvfl.federation.rows import load_data, open_party
+from cvfl.federation.server_desk import NamedDesk, TableDesk
+from cvfl.federation.terms import elsewhere, offer_of, read_facts, terms_of
+from cvfl.federation.train import Progress, RunResult
+from cvfl.privacy.account import check_accountant
+from cvfl.protocol import Recipe
+from cvfl.protocol.metrics import headline
+from cvfl.runs import directory as record
+from cvfl.runs.journal import Journal
+from cvfl.runs.summary import summarise
+from cvfl.runtime import RoundReport
+from cvfl.runtime.checkpoint import Checkpoints
+from cvfl.runtime.party_role import PartyRole
+from cvfl.runtime.server_role import ServerRole
+from cvfl.types import OnStep
+
+OnRound = Callable[[Progress], None]
+
+
+@dataclass
+class ServerRun:
+    """The server role and what it records; `role` goes to a carrier, `finish` writes the run directory."""
+
+    config: RunConfig
+    name: str
+    state: Path
+    on_round: OnRound = lambda progress: None
+    role: ServerRole = field(init=False)
+
+    def __post_init__(self) -> None:
+        check_accountant(self.config.privacy.noise)
+        self.desk, names = _desk(self.config)
+        fresh_state(self.state, terms_of(self.config))
+        self._journal = Journal(self.state / "metrics.jsonl")
+        # A round whose line was lost with the power is run again.
+        Checkpoints(self.state / "checkpoints").drop_after(len(self._journal.lines))
+        self._began = time.perf_counter()
+        self.role = ServerRole(
+            names,
+            terms_of(self.config),
+            self.desk,
+            self.state,
+            self.config.network.checkpoint_every,
+            self._record,
+            self._back,
+        )
+
+    def _record(self, report: RoundReport) -> None:
+        assert self.role.rounds.server is not None
+        plan, meter = self.role.rounds.server.plan, self.role.rounds.meter
+        with writing(self.state):
+            self._journal.append(record.round_line(report, plan, meter, self.role.names))
+        self.on_round(Progress(report, plan.rounds, meter.total(), headline(plan.loss)))
+
+    def _back(self, t0: int) -> None:
+        with writing(self.state):
+            self._journal.back(t0)
+
+    def recipe(self) -> Recipe:
+        """The recipe of the run that has begun."""
+        facts = read_facts(self.role.facts)
+        return recipe_of(self.config, facts, [elsewhere] * len(facts.names))
+
+    def finish(self, out: Path) -> RunResult:
+        """Write the run directory; the state is no longer needed. A server that only relays has no model to write."""
+        rounds = self.role.rounds
+        assert rounds.server is not None
+        history, models = self._journal.lines, dict(rounds.server.models)
+        hashes, seconds = _hashes(models), time.perf_counter() - self._began
+        summary = summarise(self.config, self.name, self.recipe(), history, rounds.meter, hashes, seconds)
+        summary["alignment"] = record.alignment(self.role.aligned, self.role.setup_meter)
+        summary["sent_again"] = rounds.sent_again
+        with record.RunDirectory(out) as directory:
+            for line in history:
+                directory.line(line)
+            directory.json("config.json", self.config.model_dump(mode="json"))
+            directory.json("summary.json", summary)
+            directory.parameters(models)
+            from cvfl.report.report import write_report  # noqa: PLC0415  matplotlib is slow to load
+
+            write_report([directory.partial], directory.partial / "report.html")
+        shutil.rmtree(self.state, ignore_errors=True)
+        return RunResult(summary, history, models, out)
+
+
+@dataclass
+class PartyRun:
+    """The party role and what it holds; `role` goes to a carrier, `finish` writes its model."""
+
+    config: RunConfig
+    name: str
+    state: Path
+    stack: ExitStack
+    on_step: OnStep = lambda *_: None
+    role: PartyRole = field(init=False)
+
+    def __post_init__(self) -> None:
+        fresh_state(self.state, terms_of(self.config) | _own(self.config, self.name))
+        self._rows = self._material()
+        terms, offer = terms_of(self.config), offer_of(self.config, self.name)
+        self.role = PartyRole(self._rows, terms, offer, self.state, self.config.network.checkpoint_every)
+
+    def _material(self) -> NamedRows | TableRows:
+        if self.config.data.name is not None:
+            return NamedRows(self.config, self.name, load_data(self.config, self.on_step).data)
+        if self.name not in self.config.party:
+            raise ConfigError(f"there is no section party.{self.name}{suggest(self.name, self.config.party)}")
+        if not self.config.party[self.name].has_table:
+            raise ConfigError(f"party.{self.name} has no table; give table, or url and query")
+        return TableRows(self.config, open_party(self.config, self.name, self.stack, self.on_step))
+
+    def finish(self, out: Path) -> None:
+        """Write the party's model, its preparation and the hash of its parameters; the state is no longer needed.
+
+        A party that holds the labels has the server model, too.
+        """
+        assert self.role.party is not None
+        models = self.role.party.models
+        hashes = _hashes(models)
+        facts = {"parameters": hashes.pop(self.name)} | hashes | {"versions": record.versions()}
+        with writing(out):
+            out.mkdir(parents=True, exist_ok=True)
+            for role, model in models.items():
+                (out / f"{role}.safetensors").write_bytes(record.serialised(model))
+            if isinstance(self._rows, TableRows) and self._rows.preparation:
+                self._rows.preparation.save(out / f"{self.name}.preparation")
+            (out / f"{self.name}.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        shutil.rmtree(self.state, ignore_errors=True)
+
+
+def _hashes(models: Mapping[str, nn.Module]) -> dict[str, str]:
+    return {role: record.fingerprint(model) for role, model in models.items()}
+
+
+def _own(config: RunConfig, name: str) -> dict[str, Any]:
+    """What a party decides for itself and its checkpoints depend on; where its table is does not matter."""
+    section = config.party.get(name, PartyConfig())
+    return {
+        "party": section.model_dump(mode="json", exclude={"table", "url", "query", "model", "compressor"}),
+        "model": config.model_of(name).model_dump(mode="json"),
+        "compressor": config.compressor_of(name),
+        "prepare": config.data.prepare.model_dump(mode="json"),
+        "id": config.data.id,
+    }
+
+
+def fresh_state(folder: Path, terms: dict[str, Any]) -> None:
+    """Make the folder of a role's state; what belongs to other terms is of no use and is removed."""
+    known = folder / "terms.json"
+    text = json.dumps(terms, sort_keys=True)
+    if known.exists() and known.read_text(encoding="utf-8") == text:
+        return
+    if folder.exists() and not known.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} holds other things than the state of a role; choose another --state")
+    shutil.rmtree(folder, ignore_errors=True)
+    with writing(folder):
+        folder.mkdir(parents=True)
+        known.write_text(text, encoding="utf-8")
+
+
+def federation_names(config: RunConfig) -> tuple[str, ...]:
+    """The parties of a federation in their order."""
+    return tuple(config.party) if config.data.name is None else load_data(config).data.names
+
+
+def _desk(config: RunConfig) -> tuple[NamedDesk, tuple[str, ...]]:
+    if config.data.name is None:
+        return TableDesk(config, tuple(config.party)), tuple(config.party)
+    data = load_data(config).data
+    return NamedDesk(config, data), data.names

@@ -1,0 +1,166 @@
+"""Tables of audits: all findings of one run, and a row a run of many, beside accuracy and bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from cvfl.report.format import Table, fixed, megabytes
+from cvfl.report.html import NOTHING
+from cvfl.report.series import Series, Spread
+from cvfl.runs.audit import FEW_KNOWN, MANY_KNOWN, UNSUPERVISED, Audit, Seen
+
+Found = TypeVar("Found", bound=Seen)
+HAS_THEM, BLIND = "has them", "nothing"
+
+
+def run_tables(audit: Audit) -> list[Table]:
+    """What was found about one run: columns, then labels."""
+    return [_features(audit), _labels(audit)]
+
+
+def _features(audit: Audit) -> Table:
+    often = [f"Mean of {audit.looks}"] if audit.looks > 1 else []
+    rows = [(role, "sealed messages", NOTHING, *[BLIND] * (2 + len(often)), NOTHING) for role in audit.blind]
+    for (observer, sees, party), found in _grouped(audit, audit.features).items():
+        first, last = ([one.r2 for one in found if one.stage == stage and one.looks == 1] for stage in ("start", "end"))
+        # Where all messages about a row are the same, their mean is, too.
+        mean = [one.r2 for one in found if one.looks > 1] or last
+        best = max(found, key=lambda one: one.best)
+        r2 = [_most(values) for values in (first, last, mean)][: 2 + len(often)]
+        rows.append((observer, sees, party, *r2, f"{best.best:.3f} {best.best_column}"))
+    for party, alone in audit.by_labels.items():
+        rows.append(("anybody", "label", party, *[f"{alone:.3f}"] * 2, *[NOTHING] * len(often), NOTHING))
+    about = (
+        f"R² on rows that the attacker does not know, after training on {audit.known:,} that it does; saying the mean "
+        "is 0. First and last: one message of the initial and of the final models. Of several observers the one that "
+        "recovers most is shown. The last rows are what a row's label tells."
+    )
+    return Table(
+        "Columns from what is seen",
+        ("Observer", "Sees", "Of", "First", "Last", *often, "Best column"),
+        tuple(rows),
+        about + _pictures(audit),
+    )
+
+
+def _pictures(audit: Audit) -> str:
+    """The most that a picture or a series is recovered, as people measure pictures."""
+    best = max(audit.features, key=lambda one: one.psnr or -math.inf, default=None)
+    if best is None or best.psnr is None:
+        return ""
+    return f" Best PSNR: {best.psnr:.1f} dB, of {best.party}; the mean has {best.baseline_psnr:.1f} dB."
+
+
+def _labels(audit: Audit) -> Table:
+    quantity = audit.score == "R2"
+    rows: list[tuple[str, ...]] = [
+        (role, "sealed messages", NOTHING, BLIND, BLIND, BLIND, "no") for role in audit.blind
+    ]
+    for (observer, sees, party), found in _grouped(audit, audit.labels).items():
+        kinds = (UNSUPERVISED, (FEW_KNOWN,), (MANY_KNOWN,))
+        cells = [_most([one.score for one in found if one.attack in kind]) for kind in kinds]
+        rows.append((observer, sees, party, *cells, "yes" if _has_labels(audit, found[0]) else "no"))
+    rows += [("anybody", "own columns", name, NOTHING, NOTHING, f"{own:.3f}", "no") for name, own in audit.own.items()]
+    known = f"{audit.few} {'rows' if quantity else 'a class'} known"
+    task = "was not evaluated" if audit.task is None else f"reaches {audit.task:.3f} on test rows"
+    return Table(
+        "Labels from what is seen",
+        ("Observer", "Sees", "Of", "No label known", known, f"{audit.known:,} rows known", "Has them"),
+        tuple(rows),
+        f"{'Squared correlation' if quantity else 'ROC AUC'} on rows whose labels the attacker does not know; the "
+        f"joint model {task}. The better of initial and final models counts, and without a known label the better of "
+        "both orientations.",
+    )
+
+
+def _has_labels(audit: Audit, seen: Seen) -> bool:
+    """Whether all who see it have the labels anyway."""
+    parties = {*audit.own} - {seen.party} if "parties" in seen.observers else set()
+    return {*seen.observers} - {"parties"} | parties <= {*audit.has_labels}
+
+
+def _grouped(audit: Audit, found: Iterable[Found]) -> Mapping[tuple[str, str, str], list[Found]]:
+    """Findings by kind of observer, what it sees and whose it is."""
+    groups: dict[tuple[str, str, str], list[Found]] = {}
+    for one in found:
+        groups.setdefault((_observer(audit, one), one.sees, one.party), []).append(one)
+    kinds, parties = list(dict.fromkeys(key[:2] for key in groups)), [*audit.own]
+    order = lambda key: (kinds.index(key[:2]), parties.index(key[2]) if key[2] in parties else -1)  # noqa: E731
+    return {key: groups[key] for key in sorted(groups, key=order)}
+
+
+def _observer(audit: Audit, seen: Seen) -> str:
+    if seen.by_server:
+        return "server, parties" if seen.by_party else "server"
+    return "label holder" if audit.blind and seen.observers[0] in audit.has_labels else "a party"
+
+
+def _most(values: Sequence[float]) -> str:
+    return f"{max(values):.3f}" if values else NOTHING
+
+
+COLUMNS: dict[str, Callable[[Audit], float | None]] = {
+    "Server, one message: columns R²": Audit.server_features_once,
+    "Server: columns R²": Audit.server_features,
+    "Party: columns R²": Audit.party_features,
+    "Best column R²": Audit.best_column,
+    "Held-out columns R²": Audit.held_out_features,
+    "Server: labels": Audit.server_labels,
+    "Party: labels": Audit.party_labels,
+    "Own columns: labels": Audit.own_labels,
+}
+"""The figures of a run by which audits are compared."""
+HEADLINES = ("Server: columns R²", "Party: columns R²", "Party: labels")
+"""Those that go beside accuracy and bytes."""
+
+NOTE = (
+    "Columns: the highest R² over parties and attacks, on rows that the attacker does not know; saying the mean is 0. "
+    "Labels: the highest ROC AUC (of a quantity the squared correlation): at the server from what it sees with a few "
+    "labels known, at a party from what it gets, and from a party's own columns alone with half of all labels known. "
+    "Bits are those of a number of an embedding as sent in training, headers included."
+)
+
+
+def audit_figure(one: Series, figure: Callable[[Audit], float | None]) -> Spread | None:
+    """A figure of all runs of a series, if all were audited and have it."""
+    return one.spread(lambda run: figure(run.audit) if run.audit else None)
+
+
+def comparison(series: Sequence[Series], title: str = "") -> Table:
+    """A row for each series that was audited, by privacy and bits: score, megabytes, and what can be learned."""
+    audited = [(one, audit) for one in series if (audit := one.first.audit) and all(run.audit for run in one.runs)]
+    audited.sort(key=lambda found: (found[1].privacy != "open", found[1].privacy, -(found[1].bits or 0)))
+    mb = megabytes([one.sent().training for one, _ in audited])
+    bits = fixed([audit.bits for _, audit in audited if audit.bits], 2)
+    score = " or ".join(dict.fromkeys(audit.score.replace("R2", "R²") for _, audit in audited))
+    rows = [
+        (
+            *(one.label, audit.compressor, bits(audit.bits) if audit.bits else NOTHING, audit.privacy),
+            audit.parties_get,
+            told(audit_figure(one, lambda audit: audit.task)),
+            mb(one.sent().training),
+            *(figure_cell(one, name) for name in COLUMNS),
+        )
+        for one, audit in audited
+    ]
+    head = ("Run", "Compressor", "Bits", "Privacy", "Parties get", f"Test {score}", "MB", *COLUMNS)
+    return Table(title, head, tuple(rows), NOTE)
+
+
+def figure_cell(one: Series, name: str) -> str:
+    """A figure of a series, or in words what makes it moot."""
+    audit = one.first.audit
+    if audit and name == "Party: labels" and audit.parties_have_labels:
+        return HAS_THEM
+    if audit and name.startswith("Server") and "server" in audit.blind:
+        return BLIND
+    return told(audit_figure(one, COLUMNS[name]))
+
+
+def told(value: Spread | None) -> str:
+    """Mean ± deviation."""
+    if value is None:
+        return NOTHING
+    return f"{value.mean:.3f}" if value.deviation is None else f"{value.mean:.3f} ± {value.deviation:.3f}"

@@ -1,0 +1,43 @@
+"""The account of noise as a report shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cvfl.report.figures import colour, plain
+from cvfl.report.format import amount
+from cvfl.report.html import NOTHING, Card, note, run_name, table
+from cvfl.report.series import Series
+from cvfl.runs.read import Account, Spent
+
+_ABOUT = (
+    "Every embedding that left a party was clipped to a norm and given Gaussian noise. By what is released of a row, "
+    "one who knows everything else, models included, tells whether its columns are these or others no better than "
+    "(ε, δ) allows. Small is private; an ε of 10 or more promises little. Each release counts: a training row's in "
+    "every epoch, a held-out row's in every evaluation. Labels, and what a model learnt from a row, are not covered."
+)
+
+
+def account_card(account: Account) -> Card:
+    """What the account says of a training row."""
+    spent = account.training
+    more = f"δ {plain(account.delta)}, at one party; ε {amount(spent.all_parties)} over all {account.parties}"
+    return Card("Privacy of a training row", f"ε {amount(spent.one_party)}", more)
+
+
+def account_table(series: Sequence[Series]) -> list[str]:
+    """Epsilon of rows for each run that has noise."""
+    rows = {}
+    for n, one in enumerate(series):
+        if account := one.first.account:
+            about = f"norm at most {account.clip:g}, noise {account.noise:g} of it, δ {plain(account.delta)}"
+            kinds = {"training row": account.training, "held-out row": account.held_out}
+            rows[run_name(one.label, colour(n), about)] = [(kind, *_cells(spent)) for kind, spent in kinds.items()]
+    head = ["Run", "Releases", "ε at one party", "ε over all parties"]
+    return [note(_ABOUT), table("Noise", head, rows)]
+
+
+def _cells(spent: Spent) -> tuple[str, ...]:
+    if not spent.releases:
+        return "0", NOTHING, NOTHING
+    return f"{spent.releases:,}", amount(spent.one_party), amount(spent.all_parties)

@@ -1,0 +1,202 @@
+"""The figures that people quote: cards and the table of results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from operator import attrgetter
+
+from cvfl.protocol.metrics import BETTER_LOW
+from cvfl.report.figures import colour
+from cvfl.report.format import amount, column, fixed, megabytes, score, scores, times
+from cvfl.report.html import NOTHING, Card, details, run_name, table
+from cvfl.report.leakage import HEADLINES, figure_cell
+from cvfl.report.noise import account_card
+from cvfl.report.series import Series, Spread
+from cvfl.runs.read import Run
+
+_METRICS = {"roc_auc": "ROC AUC", "f1": "F1", "rmse": "RMSE", "top5": "top-5 accuracy"}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All series of a report, and what they are compared by."""
+
+    series: tuple[Series, ...]
+
+    @cached_property
+    def baseline(self) -> Series | None:
+        """The first series without compression that ran to its end, if another is there to compare with it."""
+        found = (one for one in self.series if one.completed and not one.first.compressed)
+        return next(found, None) if len(self.series) > 1 else None
+
+    @cached_property
+    def metric(self) -> str | None:
+        """The headline metric, if the series agree on one."""
+        named = {one.first.metric for one in self.series}
+        return named.pop() if len(named) == 1 else None
+
+    def reduction(self, one: Series) -> float | None:
+        """How many times fewer training bytes than the baseline; a run that stopped early has no such figure."""
+        own = one.sent().training
+        return self.baseline.sent().training / own if self.baseline and one.completed and own else None
+
+
+def metric_label(metric: str | None) -> str:
+    """A metric's name as people write it."""
+    return "metric" if metric is None else _METRICS.get(metric, metric.replace("_", " "))
+
+
+def told_run(one: Series, n: int) -> str:
+    """The name of the nth series for a table, as HTML."""
+    return run_name(one.label, colour(n))
+
+
+def headline(compared: Comparison) -> list[Card]:
+    """What to see first."""
+    return _many(compared) if len(compared.series) > 1 else _one(compared.series[0])
+
+
+def _one(one: Series) -> list[Card]:
+    sent, test, train = one.sent(), _scores(one, "test"), _scores(one, "train")
+    mb = megabytes([sent.up, sent.down, sent.evaluation])
+    seconds = [run.seconds for run in one.runs]
+    noise = [account_card(one.first.account)] if one.first.account else []
+    return [
+        Card(
+            f"Test {metric_label(one.first.metric)}",
+            score(test.mean) if test else NOTHING,
+            f"train {score(train.mean)}" if train else "not evaluated",
+        ),
+        Card("Sent in training", f"{mb(sent.training)} MB", f"{mb(sent.up)} up, {mb(sent.down)} down"),
+        Card("Sent in all", f"{mb(sent.total)} MB", f"{mb(sent.evaluation)} of it for evaluation"),
+        Card(
+            "Rounds",
+            f"{one.first.rounds:,}",
+            f"{'' if one.completed else 'interrupted; '}{fixed(seconds, 1)(math.fsum(seconds) / len(seconds))} seconds",
+        ),
+        *noise,
+    ]
+
+
+def _many(compared: Comparison) -> list[Card]:
+    complete = [one for one in compared.series if one.completed and one.sent().training > 0]
+    reached = {one.label: s.mean for one in complete if (s := _scores(one, "test")) and not math.isnan(s.mean)}
+    name, cards = metric_label(compared.metric), []
+    if reached and compared.metric:
+        best = _better(compared.metric)(reached.values())
+        winners = [label for label, value in reached.items() if score(value) == score(best)]
+        cards.append(Card(f"Best test {name}", score(best), ", ".join(winners)))
+    if not complete:
+        return cards
+    least = _cheapest(complete, reached, compared.metric)
+    training = least.sent().training
+    cards.append(Card("Fewest bytes in training", f"{megabytes([training])(training)} MB", least.label))
+    if compared.baseline and compared.baseline is not least:
+        price = f"{least.label} against {compared.baseline.label}"
+        if compared.metric and {least.label, compared.baseline.label} <= reached.keys():
+            change = reached[least.label] - reached[compared.baseline.label]
+            price += f"; test {name} {_signed(change)}"
+        cards.append(Card("Largest reduction", times(compared.reduction(least) or 1), price))
+    return cards
+
+
+def _signed(change: float) -> str:
+    text = f"{abs(change):.4f}"
+    return "the same" if float(text) == 0 else f"{'+' if change > 0 else '−'}{text}"
+
+
+def _cheapest(series: Sequence[Series], reached: Mapping[str, float], metric: str | None) -> Series:
+    """The series with the fewest bytes; of those within half a percent the one that learnt best."""
+    fewest = min(one.sent().training for one in series)
+    near = [one for one in series if one.sent().training <= 1.005 * fewest]
+    known = [reached[one.label] for one in near if one.label in reached]
+    best = _better(metric)(known) if metric and known else None
+    return next((one for one in near if best is not None and reached.get(one.label) == best), near[0])
+
+
+def results(compared: Comparison) -> list[str]:
+    """The table of results with its explanation, and every seed where there are several."""
+    many, seeds = len(compared.series) > 1, any(len(one.runs) > 1 for one in compared.series)
+    stopped = sum(not one.completed for one in compared.series)
+    about = ["1 MB is 1,000,000 bytes, counted where frames leave a process."]
+    if many:
+        about.append("Bold is the best of a column.")
+    if compared.baseline:
+        about.append(f"Reduction compares bytes up and down with those of “{compared.baseline.label}”.")
+    if any(one.first.account for one in compared.series):
+        about.append("ε is that of a training row at one party.")
+    if any(one.first.audit for one in compared.series):
+        about.append("What a server or a party could learn of columns and labels is under Leakage.")
+    if seeds:
+        about.append("Runs that differ in nothing but their seed are shown as mean ± standard deviation.")
+    if stopped:
+        about.append("An interrupted run stopped before its last round and takes no part in the comparison.")
+    head, rows = _rows(compared, compared.series, range(len(compared.series)), many)
+    html = [table("Results", head, {"": rows}, foot=" ".join(about))]
+    if seeds:
+        each = [(Series(one.label, (run,)), n) for n, one in enumerate(compared.series) for run in one.runs]
+        head, rows = _rows(compared, [one for one, _ in each], [n for _, n in each], False)
+        html.append(details("Results of every seed", table("Results of every seed", head, {"": rows})))
+    return html
+
+
+def _rows(
+    compared: Comparison, series: Sequence[Series], colours: Iterable[int], bold: bool
+) -> tuple[list[str], list[tuple[str, ...]]]:
+    fair, name = [one.completed and bold for one in series], metric_label(compared.metric)
+    named = [run_name(one.label, colour(n), _seeds(one)) for one, n in zip(series, colours, strict=True)]
+    columns = {
+        "Run": named,
+        f"Test {name}": _score_column(compared, series, "test", fair),
+        f"Train {name}": _score_column(compared, series, "train", fair),
+        "Rounds": [f"{one.first.rounds:,}" for one in series],
+    }
+    if any(one.first.account for one in series):
+        columns["ε"] = column([one.spread(_epsilon) for one in series], amount)
+    for part in ("up", "down", "evaluation", "total"):
+        figure = attrgetter(f"sent.{part}")
+        form = megabytes(figure(run) for one in series for run in one.runs)
+        columns[f"{part.capitalize()} MB"] = column([one.spread(figure) for one in series], form, min, fair)
+    if compared.baseline:
+        factors = [compared.reduction(one) for one in series]
+        columns["Reduction"] = column([None if r is None else Spread(r) for r in factors], times, max, fair)
+    if any(one.first.audit for one in series):
+        columns |= {name: [figure_cell(one, name) for one in series] for name in HEADLINES}
+    seconds = [one.spread(attrgetter("seconds")) for one in series]
+    columns["Seconds"] = column(seconds, fixed([s.mean for s in seconds if s], 1), min, fair)
+    return list(columns), list(zip(*columns.values(), strict=True))
+
+
+def _score_column(compared: Comparison, series: Sequence[Series], part: str, fair: Sequence[bool]) -> list[str]:
+    values = [_scores(one, part) for one in series]
+    form = scores(value.mean for value in values if value)
+    if compared.metric:
+        return column(values, form, _better(compared.metric), fair)
+    # Runs of different tasks: nothing to compare, and each value needs its name.
+    cells = zip(column(values, form), series, strict=True)
+    return [cell if cell == NOTHING else f"{cell} {escape(metric_label(one.first.metric))}" for cell, one in cells]
+
+
+def _scores(one: Series, part: str) -> Spread | None:
+    def read(run: Run) -> float | None:
+        found: dict[str, float] = getattr(run, part)
+        return found.get(run.metric) if run.metric else None
+
+    return one.spread(read)
+
+
+def _epsilon(run: Run) -> float | None:
+    return run.account.training.one_party if run.account else None
+
+
+def _better(metric: str) -> Callable[[Iterable[float]], float]:
+    return min if metric in BETTER_LOW else max
+
+
+def _seeds(one: Series) -> str:
+    seeds = [str(run.seed) for run in one.runs]
+    return f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds: {', '.join(seeds)}"

@@ -1,0 +1,167 @@
+"""What an audit found, as RUN/audit.json keeps it, and the few figures of it that go beside accuracy and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError
+
+from cvfl.config.sections import Section
+from cvfl.errors import DataError, writing
+
+NAME = "audit.json"
+FEW_KNOWN, MANY_KNOWN, NORM, DIRECTION, WEIGHTS = (
+    "few labels known",
+    "many labels known",
+    "norm",
+    "direction",
+    "weights",
+)
+UNSUPERVISED = (NORM, DIRECTION, WEIGHTS)
+"""Attacks that need no label at all."""
+
+Stage = Literal["start", "end"]
+"""Before the first round, or after the last one."""
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Seen(Section):
+    """Who sees what, of which party it may tell, when, and how many messages about a row were put together."""
+
+    observers: tuple[str, ...]
+    sees: str
+    party: str
+    stage: Stage
+    looks: int
+
+    @property
+    def by_server(self) -> bool:
+        """Whether the server sees it."""
+        return "server" in self.observers
+
+    @property
+    def by_party(self) -> bool:
+        """Whether another party sees it."""
+        return any(observer != "server" for observer in self.observers)
+
+
+class FeaturesFound(Seen):
+    """Features of `party` from what is seen: R^2 of all its columns and of the one that is recovered best.
+
+    Errors are means over standardised columns on rows that the attacker does not know; those of the mean beside them.
+    """
+
+    held_out: bool
+    r2: Finite
+    best: Finite
+    best_column: str
+    mse: Finite
+    baseline_mse: Finite
+    psnr: Finite | None = None
+    baseline_psnr: Finite | None = None
+
+
+class LabelsFound(Seen):
+    """Labels from what is seen: ROC AUC, or the squared correlation of a quantity.
+
+    `party` is whose embedding it is, or who gets the message.
+    """
+
+    attack: str
+    score: Finite
+
+
+class Audit(Section):
+    """What a curious server or party could learn of one run.
+
+    Roles that are `blind` pass on what they cannot read. `task` is the score of the joint model on test rows. What
+    takes no federation is there to compare with: `own` are scores of labels from a party's own columns, `by_labels`
+    R^2 of its columns from labels. There are no `bits` where a label holder's answers go up, too.
+    """
+
+    compressor: str
+    bits: Finite | None
+    privacy: str
+    algorithm: int
+    parties_get: str
+    score: str
+    rows: int
+    known: int
+    looks: int
+    few: int
+    has_labels: tuple[str, ...]
+    blind: tuple[str, ...]
+    task: Finite | None
+    own: dict[str, Finite]
+    by_labels: dict[str, Finite]
+    features: tuple[FeaturesFound, ...]
+    labels: tuple[LabelsFound, ...]
+
+    def server_features(self) -> float | None:
+        """The highest R^2 that the server reaches for a party's columns of training rows."""
+        return _most(found.r2 for found in self.features if found.by_server and not found.held_out)
+
+    def server_features_once(self) -> float | None:
+        """The same from a single message about every row."""
+        once = [found for found in self.features if found.looks == 1]
+        return _most(found.r2 for found in once if found.by_server and not found.held_out)
+
+    def held_out_features(self) -> float | None:
+        """The same for rows that are only evaluated."""
+        return _most(found.r2 for found in self.features if found.held_out)
+
+    def party_features(self) -> float | None:
+        """The highest R^2 that a party reaches for another one's columns."""
+        return _most(found.r2 for found in self.features if found.by_party and not found.held_out)
+
+    def best_column(self) -> float | None:
+        """The highest R^2 that anybody reaches for a single column of training rows."""
+        return _most(found.best for found in self.features if not found.held_out)
+
+    def server_labels(self) -> float | None:
+        """The highest score from what the server sees, with a few labels known."""
+        return _most(found.score for found in self.labels if found.by_server and found.attack == FEW_KNOWN)
+
+    def party_labels(self) -> float | None:
+        """The highest score of a party that does not have the labels; 1 if all have them."""
+        if self.parties_have_labels:
+            return 1.0
+        without = [found for found in self.labels if found.by_party and not {*found.observers} <= {*self.has_labels}]
+        return _most(found.score for found in without)
+
+    def own_labels(self) -> float | None:
+        """The highest score of a party from its own columns alone."""
+        return _most(self.own.values())
+
+    @property
+    def parties_have_labels(self) -> bool:
+        """Whether every party is given the labels."""
+        return all(name in self.has_labels for name in self.own)
+
+
+def _most(values: Iterable[float]) -> float | None:
+    return max(values, default=None)
+
+
+def write_audit(audit: Audit, run: Path) -> None:
+    """Write audit.json into a run directory, whole or not at all."""
+    partial = run / f".{NAME}.partial"
+    with writing(run / NAME):
+        partial.write_text(audit.model_dump_json() + "\n", encoding="utf-8")
+        partial.replace(run / NAME)
+
+
+def read_audit(run: Path) -> Audit | None:
+    """The audit of a run, if there is one."""
+    path = run / NAME
+    try:
+        return Audit.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise DataError(f"{path}: {'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({type(error).__name__})") from None

@@ -1,0 +1,58 @@
+"""The lines of a run while it goes on: metrics.jsonl, one JSON object a round, appended and read back."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+TAIL = 1 << 14
+"""Bytes that are read from the end of a file of lines at first; a line is seldom longer."""
+
+
+class Journal:
+    """The lines of a run as they come, kept beside the checkpoints, so that a restarted server goes on with them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.lines = path, read_lines(path)
+
+    def append(self, line: dict[str, Any]) -> None:
+        """Add the line of a round."""
+        self.lines.append(line)
+        with self.path.open("a", encoding="utf-8") as file:
+            print(json.dumps(line), file=file)
+
+    def back(self, t0: int) -> None:
+        """Forget the rounds from t0 on."""
+        self.lines = [line for line in self.lines if line["round"] < t0]
+        partial = self.path.with_suffix(".partial")
+        partial.write_text("".join(json.dumps(line) + "\n" for line in self.lines), encoding="utf-8")
+        partial.replace(self.path)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """All whole lines; the last one may be torn."""
+    lines: list[dict[str, Any]] = []
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            lines.append(json.loads(text))
+        except ValueError:
+            break
+    return lines
+
+
+def last_line(path: Path) -> dict[str, Any] | None:
+    """The last whole line, read from the end, so that a long file costs no more than a short one."""
+    try:
+        with path.open("rb") as file:
+            end, size = file.seek(0, os.SEEK_END), TAIL
+            while True:
+                start = file.seek(max(0, end - size))
+                lines = file.read(end - start).split(b"\n")[:-1]  # what comes after the last newline is torn
+                if len(lines) > 1 or start == 0:  # the first of several may lack its beginning
+                    found: dict[str, Any] | None = json.loads(lines[-1]) if lines else None
+                    return found
+                size *= 2
+    except (FileNotFoundError, ValueError):  # not there yet, or not any more
+        return None

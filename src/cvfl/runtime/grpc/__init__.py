@@ -1,0 +1,1 @@
+"""Roles as processes on several machines: one gRPC stream a party, mutual TLS."""

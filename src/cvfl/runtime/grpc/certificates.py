@@ -1,0 +1,148 @@
+"""Certificates for a federation: one authority, one certificate a role; the name in it is the role's name.
+
+DIR/ca.crt                   everyone gets it
+DIR/ca.key                   stays with whoever makes certificates
+DIR/NAME.crt, DIR/NAME.key   for role NAME alone
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from cvfl.errors import ConfigError, writing
+
+SERVER_NAME = "server"
+_PEM = serialization.Encoding.PEM
+
+
+def make_certificates(folder: Path, hosts: Sequence[str], parties: Sequence[str], days: int = 365) -> list[Path]:
+    """Write a certificate for the server at these hosts and for each party; an authority that is there is used again.
+
+    Existing certificates of the named roles are replaced, which is how they are renewed.
+    """
+    if SERVER_NAME in parties or len(set(parties)) != len(parties):
+        raise ConfigError("every role needs a name of its own, and 'server' is taken")
+    with writing(folder):
+        return _written(folder, hosts, parties, days)
+
+
+def _written(folder: Path, hosts: Sequence[str], parties: Sequence[str], days: int) -> list[Path]:
+    names = {SERVER_NAME: [_general(host) for host in hosts]} | {name: [_general(name)] for name in parties}
+    folder.mkdir(parents=True, exist_ok=True)
+    authority, key = _authority(folder, days)
+    written = []
+    for name, known_as in names.items():
+        own = ec.generate_private_key(ec.SECP256R1())
+        usage = ExtendedKeyUsageOID.SERVER_AUTH if name == SERVER_NAME else ExtendedKeyUsageOID.CLIENT_AUTH
+        signed = (
+            _builder(name, days)
+            .issuer_name(authority.subject)
+            .public_key(own.public_key())
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName(known_as), critical=False)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=True)
+            .sign(key, hashes.SHA256())
+        )
+        written += [_write(folder / f"{name}.crt", signed.public_bytes(_PEM)), _write_key(folder / f"{name}.key", own)]
+    return written
+
+
+def check_pair(path: Path, certificate: bytes, key: bytes, ca: bytes) -> None:
+    """Refuse here what the other end would refuse without a word."""
+    try:
+        own, _ = (x509.load_pem_x509_certificate(content) for content in (certificate, ca))
+        private = serialization.load_pem_private_key(key, None)
+    except (ValueError, TypeError):
+        raise ConfigError(f"{path}, its key or ca.crt is not what it should be; make them with: cvfl certs") from None
+    if own.public_key() != private.public_key():
+        raise ConfigError(f"{path} and its key do not belong together; copy both again")
+    now = datetime.datetime.now(datetime.UTC)
+    if not own.not_valid_before_utc <= now <= own.not_valid_after_utc:
+        raise ConfigError(
+            f"{path} is valid from {own.not_valid_before_utc:%Y-%m-%d} to {own.not_valid_after_utc:%Y-%m-%d}, "
+            f"not today; renew it with: cvfl certs {path.parent}"
+        )
+
+
+def _authority(folder: Path, days: int) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    if (folder / "ca.crt").exists() and (folder / "ca.key").exists():
+        try:
+            key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+            found = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{folder}/ca.crt or ca.key cannot be read: {error}") from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ConfigError(f"{folder}/ca.key is of another kind than this command makes")
+        return found, key
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = _builder("cvfl federation", 10 * days)
+    usage = {"key_cert_sign": True, "crl_sign": True}
+    certificate = (
+        builder.issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "cvfl federation")]))
+        .public_key(key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(**usage), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    _write(folder / "ca.crt", certificate.public_bytes(_PEM))
+    _write_key(folder / "ca.key", key)
+    return certificate, key
+
+
+def _key_usage(key_cert_sign: bool, crl_sign: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=key_cert_sign,
+        crl_sign=crl_sign,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _builder(name: str, days: int) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))  # clocks differ
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _general(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        if not re.fullmatch(r"[A-Za-z0-9_.*-]+", host):
+            raise ConfigError(f"{host!r} is no name; write letters, digits, - and _, or an address") from None
+        return x509.DNSName(host)
+
+
+def _write(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> Path:
+    """A key that nobody else can read, not even for a moment."""
+    content = key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+    return path

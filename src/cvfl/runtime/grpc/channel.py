@@ -1,0 +1,91 @@
+"""What both ends of a gRPC connection agree on: the method, credentials, limits and keepalive."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from cvfl.errors import ConfigError
+from cvfl.runtime.grpc.certificates import SERVER_NAME, check_pair
+
+# gRPC has no switch for the version of TLS, but one for the cipher suites of TLS 1.2. This suite does not fit the
+# elliptic keys of `cvfl certs`, which leaves TLS 1.3. It is read when gRPC is loaded: others take grpc from here.
+os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", "ECDHE-RSA-AES256-GCM-SHA384")
+import grpc
+
+SERVICE, METHOD = "cvfl.Federation", "Join"
+MAX_FRAME = 256 << 20
+"""Largest frame that is taken, in bytes."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A role's certificate and key, and the authority that all trust; without them nothing is encrypted."""
+
+    ca: bytes
+    certificate: bytes
+    key: bytes
+
+    @classmethod
+    def load(cls, folder: Path, name: str) -> Identity:
+        """The files that `cvfl certs` made for a role."""
+        try:
+            found = cls(*((folder / file).read_bytes() for file in ("ca.crt", f"{name}.crt", f"{name}.key")))
+        except OSError as error:
+            raise ConfigError(f"{error.filename}: {error.strerror}; make it with: cvfl certs {folder}") from None
+        check_pair(folder / f"{name}.crt", found.certificate, found.key, found.ca)
+        return found
+
+    def for_server(self) -> grpc.ServerCredentials:
+        """The server's side of mutual TLS: a peer without a certificate of the authority is refused."""
+        return grpc.ssl_server_credentials([(self.key, self.certificate)], self.ca, require_client_auth=True)
+
+    def for_party(self) -> grpc.ChannelCredentials:
+        """A party's side."""
+        return grpc.ssl_channel_credentials(self.ca, self.key, self.certificate)
+
+
+def options(max_frame: int = MAX_FRAME) -> list[tuple[str, int]]:
+    """Limits and keepalive of a connection: a silent peer is noticed within half a minute."""
+    return [
+        ("grpc.max_receive_message_length", max_frame),
+        ("grpc.max_send_message_length", max_frame),
+        ("grpc.keepalive_time_ms", 10_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+def check_insecure(address: str) -> None:
+    """Plain text is for trying out on one machine only."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise ConfigError(f"--insecure is for this machine only, not for {address}; make certificates with: cvfl certs")
+
+
+def peer_name(context: grpc.ServicerContext) -> str | None:
+    """The name in the peer's certificate; None on a connection without TLS."""
+    names = context.auth_context().get("x509_common_name", [])
+    return names[0].decode() if names else None
+
+
+__all__ = [
+    "MAX_FRAME",
+    "METHOD",
+    "SERVER_NAME",
+    "SERVICE",
+    "Identity",
+    "check_insecure",
+    "grpc",
+    "options",
+    "peer_name",
+]

@@ -1,0 +1,215 @@
+"""The server's gRPC carrier: one stream a party, all frames through one queue, one thread that drives the role.
+
+    stream of party m ──reader thread──┐
+                                       ├──▶ queue ──▶ ServerRole ──▶ outbox of each party ──▶ its stream
+    stream of party n ──reader thread──┘
+
+A stream that breaks is a party that left; the run waits for it, visibly, and goes on when it is back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cvfl.errors import CvflError, DecodeError, RemoteProtocolError
+from cvfl.runtime.grpc.channel import MAX_FRAME, METHOD, SERVICE, Identity, check_insecure, grpc, options, peer_name
+from cvfl.runtime.server_role import ServerRole, TermsError
+from cvfl.runtime.server_rounds import Replies
+from cvfl.wire.control import Refusal, encode_control
+
+OnMissing = Literal["wait", "fail"]
+OnWait = Callable[[list[str], float], None]
+"""(who is missing, for how many seconds)"""
+_TICK = 0.5
+_INBOX = 256
+"""Frames that wait to be worked on; beyond it, streams are held back."""
+_FAREWELL = 60.0
+"""Seconds that the server stays after the last round for parties that were away then."""
+
+
+@dataclass
+class Connection:
+    """One stream: who it is once it is known, and what is still to be sent."""
+
+    name: str | None
+    first: bytes
+    outbox: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue)
+    m: int = 0
+
+
+@dataclass(frozen=True)
+class _Event:
+    connection: Connection
+    frame: bytes | None
+    joins: bool = False
+
+
+class FederationServer:
+    """Listens for parties and runs a federation to its end."""
+
+    def __init__(
+        self,
+        role: ServerRole,
+        address: str,
+        identity: Identity | None,
+        on_missing: OnMissing = "wait",
+        wait_limit: float = 3600.0,
+        max_frame: int = MAX_FRAME,
+    ) -> None:
+        self.role, self.on_missing, self.wait_limit = role, on_missing, wait_limit
+        self._inbox: queue.Queue[_Event] = queue.Queue(_INBOX)
+        self._parties: dict[int, Connection] = {}
+        self._secure = identity is not None
+        self._present: set[str] = set()
+        self._lock = threading.Lock()
+        threads = ThreadPoolExecutor(2 * len(role.names) + 8, thread_name_prefix="cvfl-stream")
+        self._server = grpc.server(threads, options=options(max_frame), maximum_concurrent_rpcs=2 * len(role.names) + 4)
+        handler = grpc.stream_stream_rpc_method_handler(self._join)
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
+        if identity is None:
+            check_insecure(address)
+            self.port = self._bind(lambda: self._server.add_insecure_port(address), address)
+        else:
+            self.port = self._bind(lambda: self._server.add_secure_port(address, identity.for_server()), address)
+
+    def _bind(self, bind: Callable[[], int], address: str) -> int:
+        try:
+            return bind()
+        except RuntimeError:
+            raise RemoteProtocolError(f"{address} cannot be listened on; is another server there?") from None
+
+    def run(self, on_wait: OnWait = lambda missing, seconds: None) -> None:
+        """Run the federation to its end; an error that concerns all is told to all and raised."""
+        self._server.start()
+        try:
+            self._loop(on_wait)
+        except CvflError as error:
+            self._tell_all(str(error))
+            raise
+        finally:
+            for connection in self._parties.values():
+                connection.outbox.put(None)
+            self._server.stop(grace=5).wait()
+
+    def _loop(self, on_wait: OnWait) -> None:
+        missing_since: float | None = time.monotonic()
+        started = False
+        while not self.role.done:
+            self._work_on()
+            if not self.role.missing:
+                missing_since, started = None, True
+                continue
+            if missing_since is None:
+                missing_since = time.monotonic()
+            waited = time.monotonic() - missing_since
+            on_wait(self.role.missing, waited)
+            if (started and self.on_missing == "fail") or waited > self.wait_limit:
+                missing = " and ".join(self.role.missing)
+                raise RemoteProtocolError(f"{missing} did not come{' back' if started else ''} within {waited:.0f} s")
+        self._part_from_all(on_wait)
+
+    def _part_from_all(self, on_wait: OnWait) -> None:
+        """Stay until every party has heard that the run is over; one that is away for long keeps nobody."""
+        ended = time.monotonic()
+        while len(self.role.told) < len(self.role.names):
+            waited = time.monotonic() - ended
+            if waited > min(_FAREWELL, self.wait_limit):
+                return
+            if self.role.missing and waited > _TICK:
+                on_wait(self.role.missing, waited)
+            self._work_on()
+
+    def _work_on(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            self._handle(self._inbox.get(timeout=_TICK))
+
+    def _handle(self, event: _Event) -> None:
+        connection = event.connection
+        if event.joins:
+            self._admit(connection)
+        elif event.frame is None:
+            self._part_with(connection)
+        elif self._parties.get(connection.m) is connection:
+            self._take(connection, event.frame)
+
+    def _take(self, connection: Connection, frame: bytes) -> None:
+        try:
+            self._send(self.role.receive(connection.m, frame))
+        except DecodeError:
+            # Garbage on an admitted stream: that stream is cut, and the party may come again.
+            self._part_with(connection)
+            return
+        self._send(self.role.work())
+
+    def _admit(self, connection: Connection) -> None:
+        try:
+            connection.m, replies = self.role.join(connection.first, connection.name)
+        except (RemoteProtocolError, DecodeError) as error:
+            connection.outbox.put(encode_control(Refusal(reason=str(error)), 0))
+            connection.outbox.put(None)
+            if isinstance(error, TermsError):
+                raise
+            return
+        self._parties[connection.m] = connection
+        self._send(replies)
+        self._send(self.role.work())
+
+    def _part_with(self, connection: Connection) -> None:
+        connection.outbox.put(None)
+        if self._parties.get(connection.m) is connection:
+            del self._parties[connection.m]
+            self.role.leave(connection.m)
+
+    def _send(self, replies: Replies) -> None:
+        for m, frame in replies:
+            if m in self._parties:
+                self._parties[m].outbox.put(frame)
+
+    def _tell_all(self, reason: str) -> None:
+        for connection in self._parties.values():
+            connection.outbox.put(encode_control(Refusal(reason=reason), 0))
+
+    def _join(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """A stream, in a thread of gRPC: who may not take part is refused before a byte of protocol is read."""
+        name = peer_name(context)
+        if name is None and self._secure:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "the certificate has no common name")
+        with self._lock:
+            if name is not None and name not in self.role.names:
+                context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{name!r} is no party of this federation")
+            if name is not None and name in self._present:
+                context.abort(grpc.StatusCode.ALREADY_EXISTS, f"{name} is here already")
+            if name is not None:
+                self._present.add(name)
+        try:
+            yield from self._stream(name, frames)
+        finally:
+            with self._lock:
+                self._present.discard(name or "")
+
+    def _stream(self, name: str | None, frames: Iterator[bytes]) -> Iterator[bytes]:
+        try:
+            connection = Connection(name, next(frames))
+        except (StopIteration, grpc.RpcError):
+            return
+        self._inbox.put(_Event(connection, None, joins=True))
+        threading.Thread(target=self._read, args=(connection, frames), daemon=True).start()
+        try:
+            yield from iter(connection.outbox.get, None)
+        finally:
+            self._inbox.put(_Event(connection, None))
+
+    def _read(self, connection: Connection, frames: Iterator[bytes]) -> None:
+        try:
+            for frame in frames:
+                self._inbox.put(_Event(connection, frame))
+        except Exception:
+            pass
+        connection.outbox.put(None)

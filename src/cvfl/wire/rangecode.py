@@ -1,0 +1,226 @@
+"""The code of a packet: its planes by a range coder, each column with an adaptive model of its own.
+
+    u8 scalars * 16 + planes | (u8 width + 128 if adaptive, varint count, varint columns)... | scalars | u32 word...
+
+A model is a count for each symbol. A block of symbols is coded with the counts of all blocks before it, of this message
+and of earlier ones; counts are halved when a column has many, since training changes what is sent. A plane that
+its model would make longer is coded at its plain width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from constriction import stream as coding
+from numpy.typing import NDArray
+
+from cvfl.errors import DecodeError
+from cvfl.wire.packet import Packet, Plane
+from cvfl.wire.varint import read_varint, varint
+
+Counts = dict[int, NDArray[np.int64]]
+"""By plane: columns x symbols."""
+Symbols = NDArray[np.int32]
+
+_ADAPTIVE = 0x80
+_MOST = 8  # planes, as in a packet that is not coded
+_LEAST = 64  # symbols that a plane may have of a smaller tensor, too
+_FEW = 32  # a plane of fewer symbols is not worth a model, nor is a column of fewer rows
+_NARROW = 8  # up to this width every symbol is counted; of wider ones those below _ESCAPE
+_ESCAPE = 31
+_BLOCK = 1024  # symbols, about, that are coded between two looks at the counts
+_UNIT = 32  # what a symbol counts, so that halving leaves something of it
+_WINDOW = 512 * _UNIT
+
+
+def received(packet: Packet) -> Packet:
+    """The packet as its receivers will have it: in the memory of the host, with scalars of its own precision."""
+    planes = tuple(replace(plane, symbols=plane.symbols.cpu()) for plane in packet.planes)
+    return replace(packet, planes=planes, scalars=tuple(np.asarray(packet.scalars, _float(packet)).tolist()))
+
+
+def encoded(packet: Packet, counts: Counts) -> tuple[bytes, Counts]:
+    """The code of a packet, and the counts after it."""
+    coder, after, heads = coding.queue.RangeEncoder(), dict(counts), bytearray()
+    for index, plane in enumerate(packet.planes):
+        symbols = plane.symbols.numpy().reshape(-1)
+        columns = _columns(symbols.size, plane.columns, plane.width)
+        adaptive = plane.width <= 16 and symbols.size >= _FEW
+        if adaptive:
+            trial, model = coder.clone(), _Model(counts.get(index), plane.width, columns)
+            adaptive = model.encode(trial, symbols.astype(np.int32))
+            if adaptive:
+                coder, after[index] = trial, model.counts
+        if not adaptive:
+            _encode_plain(coder, symbols, plane.width)
+        heads += bytes([plane.width | adaptive * _ADAPTIVE])
+        heads += varint(_short(symbols.size, math.prod(packet.shape))) + varint(columns)
+    floats = np.asarray(packet.scalars, dtype=_float(packet)).tobytes()
+    words = coder.get_compressed().astype("<u4").tobytes()
+    return bytes([len(packet.scalars) << 4 | len(packet.planes)]) + bytes(heads) + floats + words, after
+
+
+def decoded(packet: Packet, counts: Counts) -> tuple[Packet, Counts]:
+    """The packet of a code for a tensor of the packet's shape, and the counts after it."""
+    data, at, n = packet.code, 1, math.prod(packet.shape)
+    if not data:
+        raise DecodeError("an empty code")
+    scalars, planes = divmod(data[0], 16)
+    if planes > _MOST:
+        raise DecodeError(f"a code of {planes} planes, more than {_MOST}")
+    heads = []
+    for _ in range(planes):
+        if at >= len(data):
+            raise DecodeError("a code that ends within its head")
+        width, adaptive = data[at] & (_ADAPTIVE - 1), data[at] >= _ADAPTIVE
+        count, at = read_varint(data, at + 1)
+        columns, at = read_varint(data, at)
+        heads.append(_checked(width, adaptive, n if count == 0 else count - 1, columns, packet))
+    size = scalars * _float(packet).itemsize
+    if len(data) < at + size or (len(data) - at - size) % 4:
+        raise DecodeError("a code whose scalars or words are cut off")
+    floats = np.frombuffer(data, dtype=_float(packet), count=scalars, offset=at)
+    words = np.frombuffer(data, dtype="<u4", offset=at + size).astype(np.uint32)
+    coder = coding.queue.RangeDecoder(words)
+    after, found = dict(counts), []
+    for index, (width, adaptive, count, columns) in enumerate(heads):
+        if adaptive:
+            model = _Model(counts.get(index), width, columns)
+            symbols = model.decode(coder, count)
+            after[index] = model.counts
+        else:
+            symbols = _decode_plain(coder, count, width)
+        found.append(Plane(torch.from_numpy(symbols), width, columns))
+    if not coder.maybe_exhausted() or (words.size and not any(count for _, _, count, _ in heads)):
+        raise DecodeError("a code with words too many")
+    return Packet(packet.shape, tuple(found), tuple(floats.tolist()), packet.dtype), after
+
+
+class _Model:
+    """Counts of the symbols of a plane, column by column; codes and counts block by block."""
+
+    def __init__(self, counts: NDArray[np.int64] | None, width: int, columns: int) -> None:
+        size = _size(width)
+        fits = counts is not None and counts.shape == (columns, size)
+        self.counts = counts.copy() if counts is not None and fits else np.tile(_prior(width, size), (columns, 1))
+        self.width, self._last = width, size - 1
+
+    def encode(self, coder: Any, symbols: Symbols) -> bool:
+        """Code the symbols, unless that takes more than their plain width."""
+        cost, most = 0.0, symbols.size * self.width
+        rows = symbols.reshape(-1, len(self.counts))
+        seen = rows if self.width <= _NARROW else np.minimum(rows, self._last)
+        for part in self._blocks(len(rows)):
+            block, beyond = np.ascontiguousarray(seen[part].T), rows[part].T[seen[part].T == _ESCAPE]
+            tables = self._tables()
+            for table, column in zip(tables, block, strict=True):
+                coder.encode(column, coding.model.Categorical(table, perfect=False))
+            cost -= float(np.log2(np.take_along_axis(tables, block, 1)).sum())
+            if self.width > _NARROW and beyond.size:
+                cost += beyond.size * self.width
+                _encode_plain(coder, beyond, self.width)
+            if cost > most:
+                return False
+            self._count(block)
+        return True
+
+    def decode(self, coder: Any, count: int) -> Symbols:
+        """The symbols that `encode` coded."""
+        rows = np.empty((count // len(self.counts), len(self.counts)), dtype=np.int32)
+        for part in self._blocks(len(rows)):
+            height = len(rows[part])
+            block = np.stack(
+                [_symbols(coder, coding.model.Categorical(table, perfect=False), height) for table in self._tables()]
+            )
+            self._count(block)
+            if self.width > _NARROW and (beyond := block == _ESCAPE).any():
+                block[beyond] = _decode_plain(coder, int(beyond.sum()), self.width)
+            rows[part] = block.T
+        return rows.reshape(-1)
+
+    def _blocks(self, rows: int) -> Iterator[slice]:
+        step = max(_FEW, _BLOCK // len(self.counts))
+        return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
+
+    def _tables(self) -> NDArray[np.float64]:
+        tables: NDArray[np.float64] = self.counts / self.counts.sum(1, keepdims=True)
+        return tables
+
+    def _count(self, block: Symbols) -> None:
+        columns, size = self.counts.shape
+        places = block + np.arange(columns, dtype=np.int64)[:, None] * size
+        self.counts += np.bincount(places.reshape(-1), minlength=columns * size).reshape(columns, size) * _UNIT
+        many = self.counts.sum(1) > _WINDOW
+        self.counts[many] = (self.counts[many] + 1) >> 1
+
+
+def _prior(width: int, size: int) -> NDArray[np.int64]:
+    """Counts before anything was seen: all alike for narrow symbols, falling for wide ones, which are zigzags."""
+    if width <= _NARROW:
+        return np.full(size, max(1, 4 * _UNIT // size), dtype=np.int64)
+    falling: NDArray[np.int64] = np.maximum(1, (4 * _UNIT) >> np.arange(size, dtype=np.int64))
+    return falling
+
+
+def _size(width: int) -> int:
+    """How many symbols a model counts."""
+    return 1 << width if width <= _NARROW else _ESCAPE + 1
+
+
+def _columns(count: int, columns: int, width: int) -> int:
+    """Columns that have models of their own: one for all if they do not divide the symbols or have too few rows."""
+    return columns if count % columns == 0 and columns <= _most_columns(count, width) else 1
+
+
+def _most_columns(count: int, width: int) -> int:
+    """So many that the models have no more counts than the plane has symbols."""
+    return max(1, count // max(_FEW, _size(width)))
+
+
+def _checked(width: int, adaptive: bool, count: int, columns: int, packet: Packet) -> tuple[int, bool, int, int]:
+    """A plane's head, if it can belong to this shape: nothing is allocated for more than that."""
+    if not (1 <= width <= 32 or width == 64) or (adaptive and width > 16):
+        raise DecodeError(f"no symbol of a code is {width} bits wide")
+    fits = count <= max(math.prod(packet.shape), _LEAST) and 1 <= columns <= _most_columns(count, width)
+    if not fits or count % columns:
+        raise DecodeError(f"{count} symbols in {columns} columns do not fit shape {packet.shape}")
+    return width, adaptive, count, columns
+
+
+def _encode_plain(coder: Any, symbols: NDArray[Any], width: int) -> None:
+    """At `width` bits each, in pieces that the coder takes."""
+    bits = symbols.astype(np.int64)
+    for low in range(0, width, 16):
+        piece = min(16, width - low)
+        coder.encode((bits >> low & ((1 << piece) - 1)).astype(np.int32), coding.model.Uniform(1 << piece))
+
+
+def _decode_plain(coder: Any, count: int, width: int) -> NDArray[Any]:
+    bits = np.zeros(count, dtype=np.int64)
+    for low in range(0, width, 16):
+        piece = min(16, width - low)
+        bits |= _symbols(coder, coding.model.Uniform(1 << piece), count).astype(np.int64) << low
+    return bits.astype(np.int64 if width > 32 else np.int32)
+
+
+def _symbols(coder: Any, model: Any, count: int) -> Symbols:
+    """The next symbols; the coder asserts that they are such as an encoder could have written."""
+    try:
+        symbols: Symbols = coder.decode(model, count)
+    except AssertionError:
+        raise DecodeError("a code that no encoder wrote") from None
+    return symbols
+
+
+def _float(packet: Packet) -> np.dtype[Any]:
+    return np.dtype("<f8" if packet.dtype == torch.float64 else "<f4")
+
+
+def _short(count: int, usual: int) -> int:
+    """A plane's count as it is written: 0 for the usual one."""
+    return 0 if count == usual else count + 1

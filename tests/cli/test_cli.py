@@ -1,0 +1,150 @@
+"""The commands as a user types them, in this process."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cvfl.cli import app
+from cvfl.federation import train as run_module
+from cvfl.runtime import inprocess
+
+CONFIG = """
+seed = 5
+rounds = 6
+batch_size = 100
+local_iterations = 2
+compressor = "scalar:bits=3"
+server_compressor = "scalar:bits=8"
+[data]
+name = "breast_cancer"
+parties = 3
+[step_size]
+eta = 0.1
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+def call(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def test_train_leaves_a_complete_run_directory(config: Path, tmp_path: Path) -> None:
+    code, output = call("train", config, "--out", tmp_path / "run")
+    assert code == 0, output
+    assert "report.html" in output
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["seed"], summary["rounds"], summary["completed"]) == (5, 6, True)
+    assert {"accuracy", "f1", "roc_auc", "loss"} <= set(summary["metrics"]["test"]) & set(summary["metrics"]["train"])
+    sent = summary["bytes"]
+    assert set(sent["by_party"]) == {"hospital", "bank", "insurer"}
+    for key in ("up", "down", "evaluation"):
+        assert sent[key] == sum(party[key] for party in sent["by_party"].values()) > 0
+    assert sent["total"] == sent["up"] + sent["down"] + sent["evaluation"]
+    assert summary["formula_bytes"] == round(6 * 3 * (2 * 16 * 100 * 9 + (48 + 1) * 3) / 8)
+    error = summary["compression_error"]
+    assert 0 < error["measured"] <= error["bound"]
+    assert error["measured"] == pytest.approx(error["expected"], rel=0.1)
+    assert set(summary["parameters"]) == {"server", "hospital", "bank", "insurer"}
+    assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in summary["parameters"].values())
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == list(range(6))
+    assert lines[-1]["bytes"] == {key: sent[key] for key in ("up", "down", "evaluation")}
+    assert lines[-1]["test"] == summary["metrics"]["test"]
+    assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
+    assert len(list((tmp_path / "run" / "parameters").glob("*.safetensors"))) == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "small.toml"]
+
+
+def test_one_seed_gives_one_set_of_parameters(config: Path, tmp_path: Path) -> None:
+    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
+        assert call("train", config, "--out", tmp_path / name, "--set", f"seed={seed}")[0] == 0
+    hashes = [json.loads((tmp_path / name / "summary.json").read_text())["parameters"] for name in "abc"]
+    assert hashes[0] == hashes[1]
+    assert not set(hashes[0].values()) & set(hashes[2].values())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("bach_size=3", "did you mean 'batch_size'?"),
+        ("compressor=skalar:bits=2", "unknown compressor 'skalar'; did you mean 'scalar'?"),
+        ("compressor=scalar:bits=0", "bits must be a whole number from 1 to 16, not 0"),
+        ("data.name=iris", "data.name: unknown data set 'iris'"),
+        ("data.parties=40", "30 columns cannot be divided among 40 parties"),
+        ("batch_size=100000", "batch_size: 100000 is more than the 427 training rows"),
+        ("party_model.name=mpl", "unknown party model 'mpl'; did you mean 'mlp'?"),
+        ("party_model.name=cnn", "model 'cnn' does not take rows of shape (10,)"),
+        ("data.validation_share=0.1", "data.validation_share is for tables of the parties"),
+        ("loss=multiclass", "loss: multiclass does not fit labels of a binary task"),
+        ("step_size.eta=1e30", "hospital, round"),
+        ("compressor=scalar:bits=2,low=-0.01,high=0.01", "hospital, round 0: the embedding spans"),
+    ],
+)
+def test_bad_input_is_one_line_exit_code_2_and_no_directory(
+    config: Path, tmp_path: Path, change: str, message: str
+) -> None:
+    extra = ["--set", "party_model.name=linear"] if change.startswith("step_size") else []
+    code, output = call("train", config, "--out", tmp_path / "run", "--set", change, *extra)
+    assert code == 2
+    assert message in output
+    assert [path.name for path in tmp_path.iterdir()] == ["small.toml"]
+    assert "Traceback" not in output
+
+
+def test_a_used_directory_is_left_alone(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "precious").write_text("x")
+    code, output = call("train", config, "--out", tmp_path / "run")
+    assert code == 2
+    assert "exists already" in output
+    assert (tmp_path / "run" / "precious").read_text() == "x"
+
+
+def test_ctrl_c_keeps_the_rounds_that_are_done(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments):  # type: ignore[no-untyped-def]
+        for report in inprocess.rounds(*arguments):
+            yield report
+            if report.t0 == 4:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_module, "rounds", interrupted)
+    code, output = call("train", config, "--out", tmp_path / "run")
+    assert code == 130
+    assert "stopped after 5 rounds" in output
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["rounds"], summary["completed"]) == (5, False)
+
+
+def test_demo_shows_the_table_the_plot_and_writes_a_report(tmp_path: Path) -> None:
+    code, output = call("demo", "--out", tmp_path / "demo", "--epochs", 1)
+    assert code == 0, output
+    for name in ("none", "scalar b=2", "lattice b=2", "top-k b=2", "auto", "reduction", "MB up", "MB down", "1.0x"):
+        assert name in output
+    assert (tmp_path / "demo" / "report.html").exists()
+    assert len(list((tmp_path / "demo").glob("*/summary.json"))) == 5
+
+
+@pytest.mark.parametrize("command", [["demo"], ["train"], ["plan"], ["theory"], ["bench", "codec"], ["bench", "round"]])
+def test_every_command_has_an_example(command: list[str]) -> None:
+    code, output = call(*command, "--help")
+    assert code == 0
+    assert f"Example: cvfl {' '.join(command)}" in " ".join(output.split())
+
+
+def test_no_command_shows_help() -> None:
+    _, output = call()
+    assert all(command in output for command in ("demo", "train", "theory", "bench"))

@@ -1,0 +1,134 @@
+"""UCI's own layouts, written small here; with CVFL_DATA set, the real files as well."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import cvfl
+from cvfl.data.sets.catalogue import Wanted, load_named
+from cvfl.errors import ConfigError, CvflError, DataError
+from cvfl.protocol import Loss
+
+SPELLED = ["LIMIT_BAL", "SEX", "EDUCATION", "MARRIAGE", "AGE", "PAY_0", "PAY_2", "PAY_3", "PAY_4", "PAY_5", "PAY_6"]
+SPELLED += [f"BILL_AMT{i}" for i in range(1, 7)] + [f"PAY_AMT{i}" for i in range(1, 7)]
+
+
+def credit(folder: Path, rows: int = 60, *, coded: bool = True) -> np.ndarray:
+    random = np.random.default_rng(0)
+    table = random.integers(0, 1000, (rows, 23))
+    table[:, 1:4] = random.integers(1, 3, (rows, 3))
+    header = [f"X{i}" for i in range(1, 24)] if coded else SPELLED
+    label = "Y" if coded else "default.payment.next.month"
+    lines = [",".join(["ID", *header, label])]
+    lines += [",".join(map(str, [i + 1, *row, i % 2])) for i, row in enumerate(table)]
+    (folder / "data.csv").write_text("\n".join(lines) + "\n")
+    return table
+
+
+@pytest.mark.parametrize("coded", [True, False])
+def test_credit_default(tmp_path, coded):
+    table = credit(tmp_path, coded=coded)
+    data = cvfl.load("credit_default", path=tmp_path)
+    assert data.names == ("bank", "bureau", "shop", "registry")
+    assert data.loss is Loss.BINARY
+    assert [rows.shape[1] for rows in data.train] == [7, 6, 6, 2 * 3 + 1]
+    assert len(data.train_labels) + len(data.test_labels) == 60
+    limits = sorted(torch.cat([data.train[0], data.test[0]])[:, 0].tolist())
+    order = np.argsort(table[:, 0])
+    steps = np.diff(table[order, 0]) > 0
+    assert (np.diff(limits) > 1e-6).tolist() == steps.tolist()
+
+
+def test_the_split_of_credit_default_belongs_to_ids_and_seed(tmp_path):
+    credit(tmp_path)
+    one, two, other = (cvfl.load("credit_default", path=tmp_path, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(one.train[0], two.train[0])
+    assert one.train[0].shape != other.train[0].shape or not torch.equal(one.train[0], other.train[0])
+
+
+def adult(folder: Path) -> None:
+    def line(i: int, end: str = "") -> str:
+        two = i % 2
+        values = [20 + i, "?" if i % 5 == 0 else ("Private", "State-gov")[two], 77516, ("Bachelors", "Masters")[two]]
+        values += [13 + two, ("Never-married", "Divorced")[two], f"job{i % 3}", ("Husband", "Wife")[two]]
+        values += [("White", "Black")[two], ("Male", "Female")[two], i * 10, i % 4, 30 + i % 7, ("Peru", "Cuba")[two]]
+        return ", ".join(map(str, [*values, (">50K" if i % 3 == 0 else "<=50K") + end])) + "\n"
+
+    (folder / "adult.data").write_text("".join(map(line, range(30))) + "\n")
+    (folder / "adult.test").write_text("|1x3 Cross validator\n" + "".join(line(i, ".") for i in range(12)) + "\n")
+
+
+def test_adult_keeps_the_publisher_s_split(tmp_path):
+    adult(tmp_path)
+    found = load_named(Wanted("adult", tmp_path))
+    assert found.data.names == ("employer", "school", "tax-office", "registry")
+    assert (len(found.data.train_labels), len(found.data.test_labels)) == (30, 12)
+    assert found.classes == ("<=50K", ">50K")
+    assert found.data.test_labels.tolist() == [float(i % 3 == 0) for i in range(12)]
+    employer = found.preparations["employer"]
+    assert employer.kinds == {"workclass": "category", "occupation": "category", "hours-per-week": "number"}
+    assert not any("fnlwgt" in preparation.kinds for preparation in found.preparations.values())
+
+
+def test_a_line_of_adult_that_is_cut(tmp_path):
+    adult(tmp_path)
+    (tmp_path / "adult.test").write_text("|1x3\n25, Private\n")
+    with pytest.raises(DataError, match=r"adult\.test: line 2 has 2 values, not 15"):
+        cvfl.load("adult", path=tmp_path)
+    (tmp_path / "adult.test").write_text("\n")
+    with pytest.raises(DataError, match=r"adult\.test: no rows"):
+        cvfl.load("adult", path=tmp_path)
+
+
+def mfeat(folder: Path, rows: int = 2000) -> None:
+    for suffix, width in {"fou": 76, "fac": 216, "kar": 64, "pix": 240, "zer": 47, "mor": 6}.items():
+        values = np.arange(rows)[:, None] // 200 + np.arange(width) / width
+        np.savetxt(folder / f"mfeat-{suffix}", values, fmt="%.4f")
+
+
+def test_mfeat_has_six_views(tmp_path):
+    mfeat(tmp_path)
+    data = cvfl.load("mfeat", path=tmp_path)
+    assert [rows.shape[1] for rows in data.train] == [76, 216, 64, 240, 47, 6]
+    assert data.outputs == 10
+    assert len(data.train_labels) + len(data.test_labels) == 2000
+    assert torch.corrcoef(torch.stack([data.train[0][:, 0], data.train_labels.float()]))[0, 1] > 0.999
+
+
+def test_mfeat_that_is_cut(tmp_path):
+    mfeat(tmp_path)
+    (tmp_path / "mfeat-mor").write_text("1 2 3 4 5 6\n1 2\n")
+    with pytest.raises(DataError, match="mfeat-mor"):
+        cvfl.load("mfeat", path=tmp_path)
+    (tmp_path / "mfeat-mor").write_text("1 2 3 4 5 6\n")
+    with pytest.raises(DataError, match="1 rows, not 2,000"):
+        cvfl.load("mfeat", path=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["credit_default", "adult", "mfeat"])
+def test_what_is_missing_is_named(tmp_path, name):
+    with pytest.raises(CvflError, match="is not there"):
+        cvfl.load(name, path=tmp_path)
+    with pytest.raises(CvflError, match=r"data\.path: there is no folder"):
+        cvfl.load(name, path=tmp_path / "no")
+    with pytest.raises(ConfigError, match=r"data\.path: say where the files"):
+        cvfl.load(name)
+    with pytest.raises(ConfigError, match=r"data\.parties: .* parties, not 3"):
+        cvfl.load(name, parties=3, path=tmp_path)
+
+
+REAL = Path(os.environ.get("CVFL_DATA", ""))
+AUC = {"credit_default": 0.76, "adult": 0.90}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", AUC)
+def test_an_uncompressed_run_on_the_real_table_learns(name):
+    if not os.environ.get("CVFL_DATA") or not (REAL / name).is_dir():
+        pytest.skip(f"set CVFL_DATA to a folder with {name}")
+    config = cvfl.load_config(Path(__file__).parents[2] / "examples" / f"{name}.toml", [f"data.path={REAL / name}"])
+    assert config.compressor == config.server_compressor == "identity"
+    assert cvfl.train(config).summary["metrics"]["test"]["roc_auc"] >= AUC[name]

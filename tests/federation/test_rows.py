@@ -1,0 +1,310 @@
+"""From the user's own tables to a trained model: alignment, split, preparation and everything that goes wrong."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from cvfl.config.schema import RunConfig, load_config, parse_config
+from cvfl.data.tables.prepare import Preparation
+from cvfl.errors import ConfigError, CvflError, DataError
+from cvfl.federation.rows import load_data
+from cvfl.federation.train import train
+
+PEOPLE = 120
+
+
+def people(seed: int = 0) -> dict[str, list[object]]:
+    random = np.random.default_rng(seed)
+    age, income = random.integers(18, 90, PEOPLE), random.normal(3000, 900, PEOPLE)
+    owes = (income + random.normal(0, 300, PEOPLE) < 3000 + 5 * (age - 50)).astype(int)
+    return {
+        "ID": [f"c{i}" for i in range(PEOPLE)],
+        "age": age.tolist(),
+        "income": income.round(2).tolist(),
+        "city": random.choice(["Bonn", "Kiel", "Trier"], PEOPLE).tolist(),
+        "basket": random.gamma(2, 20, PEOPLE).round(2).tolist(),
+        "y": ["late" if bad else "paid" for bad in owes],
+    }
+
+
+def write_csv(path: Path, columns: dict[str, list[object]], rows: list[int]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(["" if values[i] is None else values[i] for values in columns.values()] for i in rows)
+
+
+def pick(columns: dict[str, list[object]], *names: str) -> dict[str, list[object]]:
+    return {name: columns[name] for name in names}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A bank with 100 people as CSV and a shop with 90 as Parquet, in another order; they share 70."""
+    everyone = people()
+    write_csv(tmp_path / "bank.csv", pick(everyone, "ID", "age", "income", "y"), list(range(100)))
+    rows = list(reversed(range(30, 120)))
+    columns = {name: [values[i] for i in rows] for name, values in pick(everyone, "ID", "city", "basket").items()}
+    pq.write_table(pa.table(columns), tmp_path / "shop.parquet")
+    (tmp_path / "fed.toml").write_text(CONFIG, encoding="utf-8")
+    return tmp_path
+
+
+CONFIG = """
+epochs = 2
+batch_size = 16
+local_iterations = 2
+[data]
+id = "ID"
+[step_size]
+eta = 0.05
+[party.bank]
+table = "bank.csv"
+label = "y"
+[party.shop]
+table = "shop.parquet"
+"""
+
+
+def loaded(folder: Path, *changes: str):
+    return load_data(load_config(folder / "fed.toml", changes))
+
+
+def test_rows_of_the_same_person_meet(folder):
+    result = loaded(folder, "data.prepare.standardise=false", "data.prepare.rare=0")
+    data = result.data
+    everyone = people()
+    assert result.aligned.common == 70
+    assert result.aligned.sizes == (100, 90)
+    assert data.names == ("bank", "shop")
+    bank, shop = (torch.cat([data.train[i], data.test[i]]) for i in (0, 1))
+    labels = torch.cat([data.train_labels, data.test_labels])
+    assert result.assembled.classes == ("late", "paid")
+    found = {
+        (float(b[0]), round(float(b[1]), 2), round(float(s[-1]), 2), float(y))
+        for b, s, y in zip(bank, shop, labels, strict=True)
+    }
+    expected = {
+        (float(everyone["age"][i]), everyone["income"][i], everyone["basket"][i], float(everyone["y"][i] == "paid"))
+        for i in range(30, 100)
+    }
+    assert found == expected
+
+
+def test_the_result_belongs_to_the_seed_and_not_to_the_secret_keys(folder):
+    one, two, other = loaded(folder), loaded(folder), loaded(folder, "seed=1")
+    assert all(torch.equal(a, b) for a, b in zip(one.data.train, two.data.train, strict=True))
+    assert len(one.data.train_labels) != len(other.data.train_labels) or not torch.equal(
+        one.data.train[0], other.data.train[0]
+    )
+
+
+def test_files_are_found_from_the_configuration(folder, monkeypatch):
+    monkeypatch.chdir("/")
+    assert loaded(folder).aligned.common == 70
+
+
+def test_a_row_without_a_label_is_no_row(folder):
+    everyone = people() | {"y": [None if i == 50 else y for i, y in enumerate(people()["y"])]}
+    write_csv(folder / "bank.csv", pick(everyone, "ID", "age", "income", "y"), list(range(100)))
+    result = loaded(folder)
+    assert result.aligned.sizes == (99, 90)
+    assert result.aligned.common == 69
+
+
+def test_validation_rows_and_stratification(folder):
+    data = loaded(folder, "data.validation_share=0.2", "data.test_share=0.3", "data.stratify=true").data
+    sizes = [len(data.train_labels), len(data.validation_labels), len(data.test_labels)]
+    assert sum(sizes) == 70
+    assert sizes[1:] == pytest.approx([14, 21], abs=1)
+    shares = [float(y.mean()) for y in (data.train_labels, data.validation_labels, data.test_labels)]
+    assert max(shares) - min(shares) < 0.06
+    assert [len(rows) for rows in data.validation] == [sizes[1]] * 2
+
+
+def test_aligned_rows_need_no_ids(folder):
+    everyone = people()
+    write_csv(folder / "bank.csv", pick(everyone, "age", "income", "y"), list(range(PEOPLE)))
+    write_csv(folder / "shop.csv", pick(everyone, "basket"), list(range(PEOPLE)))
+    changes = ["data.alignment=aligned", "party.shop.table=shop.csv", "data.prepare.standardise=false"]
+    values = load_config(folder / "fed.toml", changes).model_dump()
+    values["data"]["id"] = None
+    result = load_data(parse_config(values))
+    assert result.aligned is None
+    bank, shop = (torch.cat([result.data.train[i], result.data.test[i]]) for i in (0, 1))
+    assert {(float(b[0]), round(float(s[0]), 2)) for b, s in zip(bank, shop, strict=True)} == set(
+        zip(map(float, everyone["age"]), everyone["basket"], strict=True)
+    )
+
+
+def test_aligned_tables_of_different_length(folder):
+    with pytest.raises(DataError, match=r"same length \(bank 100, shop 90 rows\)"):
+        loaded(folder, "data.alignment=aligned")
+
+
+def test_padded_ids_and_the_way_out(folder):
+    columns = people()
+    columns["ID"] = [f"{i:05d}" for i in range(PEOPLE)]
+    write_csv(folder / "bank.csv", pick(columns, "ID", "age", "y"), list(range(100)))
+    columns["ID"] = list(range(PEOPLE))
+    write_csv(folder / "shop.csv", pick(columns, "ID", "basket"), list(range(30, 120)))
+    with pytest.raises(DataError, match="ids of bank are padded with zeros"):
+        loaded(folder, "party.shop.table=shop.csv")
+    assert loaded(folder, "party.shop.table=shop.csv", "party.bank.id_type=integer").aligned.common == 70
+
+
+def test_training_writes_what_a_party_needs_to_use_its_model(folder):
+    out = folder / "run"
+    result = train(load_config(folder / "fed.toml", ["data.validation_share=0.2"]), out=out)
+    assert result.summary["completed"]
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["alignment"]["common"] == 70
+    assert summary["alignment"]["rows"] == {"bank": 100, "shop": 90}
+    assert summary["alignment"]["bytes"]["up"] > 0
+    assert summary["classes"] == ["late", "paid"]
+    assert sum(summary["rows"].values()) == 70
+    assert 0 <= summary["metrics"]["validation"]["roc_auc"] <= 1
+    history = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    best = max((line for line in history if "validation" in line), key=lambda line: line["validation"]["roc_auc"])
+    assert summary["best"]["validation"] == best["validation"]
+    assert summary["best"]["test"] == best["test"]
+    for name in ("bank", "shop"):
+        assert Preparation.load(out / "parameters" / f"{name}.preparation").kinds
+
+
+def test_law_8_no_id_feature_or_label_is_in_a_frame(folder, monkeypatch):
+    from cvfl.runtime.meter import Meter  # noqa: PLC0415
+
+    frames: list[bytes] = []
+    counted = Meter.add
+
+    def add(self, m, direction, frame):
+        frames.append(bytes(frame))
+        counted(self, m, direction, frame)
+
+    monkeypatch.setattr(Meter, "add", add)
+    train(load_config(folder / "fed.toml"))
+    everything = b"".join(frames)
+    assert len(frames) > 20
+    for text in [*people()["ID"], "late", "paid", "Bonn", "Kiel"]:
+        assert len(text) < 4 or text.encode() not in everything
+
+
+def test_embedded_categories_train(folder):
+    result = train(load_config(folder / "fed.toml", ["data.prepare.categories=embedding", "data.prepare.rare=0.01"]))
+    assert any("vectors" in name for name, _ in result.models["shop"].named_parameters())
+    assert not any("vectors" in name for name, _ in result.models["bank"].named_parameters())
+
+
+def test_a_party_may_have_its_own_model_and_compressor(folder):
+    changes = ["party.shop.model.width=3", "party.shop.model.hidden=[5]", "party.shop.compressor=scalar:bits=2"]
+    result = train(load_config(folder / "fed.toml", changes))
+    shapes = {name: [tuple(p.shape) for p in model.parameters()] for name, model in result.models.items()}
+    assert shapes["shop"][-1] == (3,)
+    assert shapes["bank"][-1] == (16,)
+    assert result.summary["bytes"]["by_party"]["shop"]["up"] < result.summary["bytes"]["by_party"]["bank"]["up"]
+
+
+def test_three_parties(folder):
+    everyone = people()
+    write_csv(folder / "town.csv", pick(everyone, "ID", "age"), list(range(40, 110)))
+    config = load_config(folder / "fed.toml", ["party.town.table=town.csv"])
+    config = config.model_copy(
+        update={
+            "party": config.party | {"town": config.party["town"].model_copy(update={"table": folder / "town.csv"})}
+        }
+    )
+    assert load_data(config).aligned.common == 60
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["party.bank.label=why"], "bank: bank.csv: column 'why' is not there (known: ID, age, income, y)"),
+        (["party.bank.features=['agee']"], "bank: bank.csv: column 'agee' is not there; did you mean 'age'?"),
+        (["party.bank.features=['lab_*']"], "bank.csv"),
+        (["party.bank.id=id"], "bank.csv"),
+        (["party.bank.table=bnk.csv"], "did you mean 'bank.csv'?"),
+        (["party.bank.exclude=['age', 'income']"], "bank: bank.csv: no feature column is left beside ID, y"),
+        (["party.bank.types.income=date"], "income"),
+        (["data.id=nobody"], "'nobody'"),
+        (["party.bank.positive=never"], "no class 'never' (known: late, paid)"),
+    ],
+)
+def test_mistakes_in_a_section_are_one_line(folder, changes, message):
+    with pytest.raises(CvflError) as caught:
+        loaded(folder, *changes)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+GOOD = {"step_size": {"eta": 0.1}, "epochs": 1, "data": {"id": "ID"}}
+TABLE = {"table": "bank.csv"}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "give data.name, or a section [party.NAME] with a table for every party"),
+        ({"party": {"bank": {}}}, "party.bank has no table; give table, or url and query"),
+        ({"party": {"bank": TABLE}}, "exactly one party holds the label, not none"),
+        (
+            {"party": {"bank": TABLE | {"label": "y"}, "shop": TABLE | {"label": "y"}}},
+            "exactly one party holds the label, not bank and shop",
+        ),
+        ({"party": {"server": TABLE | {"label": "y"}}}, "is not 'server'"),
+        ({"party": {"a b": TABLE | {"label": "y"}}}, "party.a b: a party's name has letters"),
+        ({"party": {"bank": {"url": "sqlite://"}}}, "url and query belong together"),
+        ({"party": {"bank": TABLE | {"url": "sqlite://", "query": "q"}}}, "either a table or a url"),
+        ({"party": {"bank": TABLE | {"tabel": 1}}}, "unknown key 'party.bank.tabel'; did you mean 'table'?"),
+        (
+            {"party": {"bank": TABLE | {"model": {"widht": 1}}}},
+            "unknown key 'party.bank.model.widht'; did you mean 'width'?",
+        ),
+        (
+            {"party": {"bank": TABLE | {"label": "y", "compressor": "scalr"}}},
+            "party.bank.compressor: unknown compressor",
+        ),
+        ({"data": {"name": "digits"}, "party": {"bank": TABLE}}, "data.name = 'digits' and a table of party 'bank'"),
+        ({"data": {"test_share": 0.5, "validation_share": 0.5}}, "leave no row to train on"),
+    ],
+)
+def test_sections_that_do_not_fit_are_one_line(values, message):
+    with pytest.raises(ConfigError) as caught:
+        load_data(parse_config(GOOD | values))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_section_for_nobody():
+    config = parse_config(GOOD | {"data": {"name": "digits"}, "party": {"hospitl": {"compressor": "identity"}}})
+    with pytest.raises(ConfigError, match=r"party\.hospitl: no such party; did you mean 'hospital'"):
+        train(config)
+
+
+def test_sections_of_a_built_in_data_set():
+    config = parse_config(
+        {
+            "data": {"name": "wine", "parties": 2},
+            "step_size": {"eta": 0.1},
+            "rounds": 1,
+            "batch_size": 8,
+            "party": {"bank": {"model": {"name": "linear", "width": 2}}},
+        }
+    )
+    assert [model.width for model in map(config.model_of, ("hospital", "bank"))] == [16, 2]
+    assert train(config).summary["rounds"] == 1
+
+
+def test_a_password_is_in_no_record():
+    party = {"url": "postgresql://me:secret@host/db", "query": "select 1", "label": "y"}
+    config: RunConfig = parse_config(GOOD | {"party": {"bank": party}})
+    assert "secret" not in json.dumps(config.model_dump(mode="json"))
+    assert config.model_dump()["party"]["bank"]["url"] == "postgresql://me:***@host/db"
+    assert config.party["bank"].url == party["url"]

@@ -1,0 +1,196 @@
+"""(epsilon, delta): Opacus' figure for the releases that really happened, and where it is told."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opacus.accountants import RDPAccountant
+from scipy import stats
+from typer.testing import CliRunner
+
+from cvfl.cli import app
+from cvfl.cli.tables import noise_lines
+from cvfl.errors import ConfigError
+from cvfl.federation.train import train
+from cvfl.privacy.account import ORDERS, account, check_accountant, epsilon, evaluations, training_releases
+from cvfl.report.format import amount
+from cvfl.report.report import write_report
+from cvfl.runs.compact import compact
+from cvfl.runs.read import Account, Spent, read_run
+from federations import config, data, federation, run
+
+NOISY: dict[str, Any] = {"clip": 1.0, "noise": 2.0, "delta": 1e-6}
+
+
+def exactly(noise: float, releases: int, delta: float) -> float:
+    """Epsilon of the Gaussian mechanism without Rényi privacy: the one at which the exact delta is as asked."""
+    mu = 2 * math.sqrt(releases) / noise
+
+    def leak(e: float) -> float:
+        return float(stats.norm.cdf(mu / 2 - e / mu) - math.exp(e) * stats.norm.cdf(-mu / 2 - e / mu))
+
+    low, high = 0.0, 500.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if leak(middle) > delta else (low, middle)
+    return high
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9])
+@pytest.mark.parametrize(("noise", "releases"), [(1.0, 1), (2.0, 12), (8.0, 100), (20.0, 7), (60.0, 3)])
+def test_epsilon_is_opacus_own_and_an_upper_bound_of_the_exact_one(noise: float, releases: int, delta: float) -> None:
+    accountant = RDPAccountant()
+    accountant.history = [(noise / 2, 1.0, releases)]
+    found, exact = epsilon(noise, releases, delta), exactly(noise, releases, delta)
+    assert found == pytest.approx(accountant.get_epsilon(delta, alphas=ORDERS))
+    assert exact < found < 1.25 * exact + 0.02
+
+
+def test_epsilon_of_the_default_orders_is_not_better() -> None:
+    accountant = RDPAccountant()
+    accountant.history = [(1.0, 1.0, 12)]
+    assert epsilon(2.0, 12, 1e-5) <= accountant.get_epsilon(1e-5) == pytest.approx(epsilon(2.0, 12, 1e-5), rel=0.01)
+
+
+def test_epsilon_grows_with_releases_and_falls_with_noise() -> None:
+    by_releases = [epsilon(2.0, n, 1e-5) for n in (0, 1, 2, 10, 1000)]
+    assert by_releases[0] == 0
+    assert by_releases == sorted(set(by_releases))
+    by_noise = [epsilon(noise, 5, 1e-5) for noise in (1e6, 30, 3, 0.3, 1e-3)]
+    assert 0 <= by_noise[0] < 1e-3
+    assert by_noise == sorted(set(by_noise))  # and no warning for much or for little
+
+
+@pytest.mark.parametrize("batch_size", [16, 20, 60])
+@pytest.mark.parametrize("rounds", [1, 5, 12])
+def test_releases_are_the_frames_that_left(rounds: int, batch_size: int) -> None:
+    """Counted at the parties themselves, row by row."""
+    fed = federation(rounds=rounds, batch_size=batch_size, evaluate_every=2, privacy=NOISY)
+    visits: Counter[int] = Counter()
+    evaluated = 0
+    release, plan = fed.parties[0].release, fed.plan
+    assert release is not None
+
+    def counted(h: Any, purpose: str, t0: int) -> Any:
+        nonlocal evaluated
+        visits.update(plan.batch(t0).tolist() if purpose == "embedding" else ())
+        evaluated += purpose == "evaluation"
+        return release(h, purpose, t0)
+
+    fed.parties[0].release = counted  # type: ignore[assignment]
+    run(fed)
+    # Algorithm 1 keeps the packet it sent, so that nothing is released but what is sent.
+    assert training_releases(plan, rounds) == max(visits.values()) == -(-rounds // plan.rounds_per_epoch)
+    assert evaluations(plan, rounds) == evaluated == (rounds + 1) // 2
+
+
+def test_a_run_that_was_stopped_counts_what_may_have_been_sent() -> None:
+    plan = federation(rounds=20, batch_size=60, evaluate_every=1, privacy=NOISY).plan
+    assert [training_releases(plan, done) for done in (0, 1, 18, 19, 20)] == [2, 3, 20, 20, 20]
+    assert [evaluations(plan, done) for done in (0, 1, 18, 19, 20)] == [1, 2, 19, 20, 20]
+
+
+def test_the_account() -> None:
+    plan = federation(rounds=8, batch_size=20, evaluate_every=4, privacy=NOISY).plan
+    found = account(**NOISY, plan=plan, rounds=8)
+    assert found == {
+        **NOISY,
+        "parties": 3,
+        "training": {"releases": 3, "one_party": epsilon(2, 3, 1e-6), "all_parties": epsilon(2, 9, 1e-6)},
+        "held_out": {"releases": 2, "one_party": epsilon(2, 2, 1e-6), "all_parties": epsilon(2, 6, 1e-6)},
+    }
+    assert account(1.0, None, 1e-5, plan, 8) is None
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("noisy") / "run"
+    train(config(rounds=8, batch_size=20, evaluate_every=4, privacy=NOISY), data(), out=out, name="noisy")
+    return out
+
+
+def test_a_run_records_it_and_the_report_shows_it(noisy: Path, tmp_path: Path) -> None:
+    found = read_run(noisy).account
+    training = Spent(3, epsilon(2, 3, 1e-6), epsilon(2, 9, 1e-6))
+    assert found == Account(1.0, 2.0, 1e-6, 3, training, Spent(2, epsilon(2, 2, 1e-6), epsilon(2, 6, 1e-6)))
+    text = " ".join(re.sub(r"<[^>]*>", " ", (noisy / "report.html").read_text()).split())
+    assert f"Privacy of a training row ε {amount(training.one_party)} δ 10⁻⁶, at one party; ε " in text
+    assert f"ε {amount(training.all_parties)} over all 3" in text
+    assert "norm at most 1, noise 2 of it, δ 10⁻⁶" in text
+    assert f"training row 3 {amount(training.one_party)} {amount(training.all_parties)} held-out row 2 " in text
+    open_run = tmp_path / "open"
+    train(config(rounds=2), data(), out=open_run, name="open")
+    assert "Noise" not in (open_run / "report.html").read_text()
+    assert json.loads((open_run / "summary.json").read_text())["privacy"] is None
+    write_report([open_run, noisy], tmp_path / "both.html")
+    both = " ".join(re.sub(r"<[^>]*>", " ", (tmp_path / "both.html").read_text()).split())
+    assert "Rounds ε Up MB" in both
+    assert "ε is that of a training row at one party." in both
+
+
+def test_a_published_record_keeps_it(noisy: Path, tmp_path: Path) -> None:
+    compact(noisy, tmp_path / "small", "accuracy")
+    kept = read_run(tmp_path / "small").account
+    assert kept is not None
+    assert kept.training.one_party == pytest.approx(epsilon(2, 3, 1e-6), rel=1e-5)
+
+
+def test_the_terminal_shows_it(noisy: Path) -> None:
+    summary = json.loads((noisy / "summary.json").read_text())
+    one, other = noise_lines(summary)
+    numbers = f"ε {epsilon(2, 3, 1e-6):.3g} at one party, {epsilon(2, 9, 1e-6):.3g} at all 3; δ 1e-06; sent 3 times"
+    assert one == f"training row: {numbers}"
+    assert other.startswith(f"held-out row: ε {epsilon(2, 2, 1e-6):.3g} at one party, ")
+    assert noise_lines(summary | {"privacy": None}) == []
+    never = summary["privacy"]["held_out"] | {"releases": 0}
+    assert noise_lines(summary | {"privacy": summary["privacy"] | {"held_out": never}}) == [one]
+
+
+def test_a_missing_extra_is_told_before_training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    check_accountant(None)
+    monkeypatch.setitem(sys.modules, "opacus", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    check_accountant(None)
+    rounds: list[object] = []
+    with pytest.raises(ConfigError, match=r"privacy.noise needs: pip install 'cvfl\[privacy\]'"):
+        train(config(privacy=NOISY), data(), on_round=rounds.append, out=tmp_path / "run")
+    assert rounds == []
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("privacy.noise=1", "privacy.noise needs privacy.clip"),
+        ("privacy.noise=0", "privacy.noise: input should be greater than"),
+        ("privacy.clip=-1", "privacy.clip: input should be greater than"),
+        ("privacy.clip=inf", "privacy.clip: input should be less than"),
+        ("privacy.delta=1", "privacy.delta: input should be less than 1"),
+        ("privacy.sigma=1", "unknown key 'privacy.sigma'"),
+    ],
+)
+def test_a_bad_configuration_is_one_line(change: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('rounds = 2\n[data]\nname = "wine"\n[step_size]\neta = 0.1\n')
+    result = CliRunner().invoke(app, ["train", str(path), "--set", change])
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+    assert len(result.output.strip().splitlines()) <= 2
+
+
+def test_a_compressor_that_noise_would_break_is_refused_by_its_key() -> None:
+    limited = "feedback(scalar:bits=2,low=-1,high=1)"
+    for key, changes in {
+        "compressor": {"compressor": limited},
+        "party.org2.compressor": {"party": {"org2": {"compressor": limited}}},
+    }.items():
+        with pytest.raises(ConfigError, match=rf"{key}: low and high inside feedback limit differences"):
+            config(privacy=NOISY, **changes)
+        config(**changes)

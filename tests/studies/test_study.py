@@ -1,0 +1,216 @@
+"""Studies: what they run, that they can be stopped and taken up again, and the tables that come of them."""
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cvfl.errors import ConfigError
+from cvfl.runs.read import Run, read_run
+from cvfl.studies.study import Study, load_study, merged, run_all, slug, study_names, tasks
+from cvfl.studies.suite import load
+from cvfl.studies.tables import best, reached, study_tables
+from study_files import cvfl, growing, started, stopped_growing, study_toml
+
+STUDY = study_toml()
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    path = tmp_path / "wine.toml"
+    path.write_text(STUDY)
+    return path
+
+
+def markdown(study: Study, preset: str, runs: list[Run]) -> str:
+    return "\n".join(table.markdown() for table in study_tables(study, study.preset[preset], runs))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("study")
+    (folder / "wine.toml").write_text(STUDY)
+    code, output = cvfl("reproduce", folder / "wine.toml", "--out", folder / "out", "--workers", 2)
+    assert code == 0, output
+    assert "4 runs, 0 complete" in output
+    return folder / "out"
+
+
+def test_it_leaves_runs_tables_and_a_report(results):
+    runs = sorted(path.parent for path in results.rglob("summary.json"))
+    assert [str(path.relative_to(results)) for path in runs] == [
+        "runs/lattice-b-2/seed-0",
+        "runs/lattice-b-2/seed-1",
+        "runs/none/seed-0",
+        "runs/none/seed-1",
+    ]
+    text = (results / "tables.md").read_text()
+    assert "Preset cpu, seeds 0, 1." in text
+    assert "    cvfl reproduce wine.toml --preset cpu --seeds 2\n" in text
+    assert "| none | " in text
+    assert (results / "report.html").stat().st_size > 10_000
+    assert not list((results / "state").rglob("*.safetensors"))
+
+
+def test_the_table_says_what_the_runs_recorded(results, study):
+    runs = [read_run(path.parent) for path in sorted(results.rglob("summary.json"))]
+    lattice = [run for run in runs if run.name == "lattice b=2"]
+    expected = sum(max(line.test["accuracy"] for line in run.history if line.test) for run in lattice) / 2
+    first = [next(line for line in run.history if line.test and line.test["accuracy"] >= 0.6) for run in lattice]
+    cost = sum(line.sent.up + line.sent.down for line in first) / 2 / 1e6
+    row = next(line for line in (results / "tables.md").read_text().splitlines() if line.startswith("| lattice"))
+    cells = [cell.strip() for cell in row.split("|")]
+    assert cells[2].replace("**", "").startswith(f"{expected:.3f} ± ")
+    assert cells[3].startswith(f"**{cost:.5f}** ± ")  # the fewest bytes, in as many digits as it needs
+    assert cells[-2] == "2"
+    seconds = sum(run.round_seconds for run in lattice) / 2
+    assert cells[-3].startswith(f"{seconds:.3f} ± ")
+
+
+def test_a_target_that_is_missed_has_no_figure(results, study):
+    loaded = load_study(str(study))
+    runs = [read_run(path.parent) for path in sorted(results.rglob("summary.json"))]
+    text = markdown(loaded, "paper", runs)
+    assert text.count("| -- | -- |") == 1  # lattice: neither bytes nor a reduction
+    assert reached(runs[0], "accuracy", 1.1) is None
+    assert best(runs[0], "accuracy") <= 1
+    latency = markdown(loaded.model_copy(update={"table": "latency"}), "paper", runs)
+    assert latency.count("--") >= 10
+
+
+def test_time_under_latency_is_that_of_the_paper_s_formula(results, study):
+    loaded = load_study(str(study)).model_copy(update={"table": "latency"})
+    runs = [read_run(path.parent) for path in sorted(results.rglob("summary.json")) if path.parent.name == "seed-0"]
+    row = next(line for line in markdown(loaded, "cpu", runs).splitlines() if line.startswith("| none"))
+    cells = [cell.strip() for cell in row.split("|")[2:-1]]
+    rounds = int(cells[0])
+    assert [cell.replace("**", "") for cell in cells[1:]] == [
+        f"{rounds * (3 * 10 + t) / 1e3:.1f}" for t in (1, 10, 50, 200)
+    ]
+
+
+def test_the_formula_stands_beside_what_was_measured(results, study):
+    loaded = load_study(str(study)).model_copy(update={"table": "formula"})
+    runs = [read_run(path.parent) for path in sorted(results.rglob("summary.json"))]
+    run = next(run for run in runs if run.name == "none")
+    row = next(line for line in markdown(loaded, "cpu", runs).splitlines() if line.startswith("| none"))
+    assert f"| {run.formula_bytes / 1e6:.3f} | {run.sent.training / 1e6:.3f} |" in row
+
+
+def test_a_complete_study_only_reports_again(results, study):
+    code, output = cvfl("reproduce", study, "--out", results)
+    assert code == 2
+    assert "use --resume" in output
+    before = {path: path.stat().st_mtime_ns for path in results.rglob("summary.json")}
+    code, output = cvfl("reproduce", study, "--out", results, "--resume")
+    assert code == 0, output
+    assert "4 runs, 4 complete" in output
+    assert before == {path: path.stat().st_mtime_ns for path in results.rglob("summary.json")}
+
+
+def test_one_more_seed_runs_only_what_is_missing(results, study):
+    code, output = cvfl("reproduce", study, "--out", results, "--resume", "--seeds", 3, "--workers", 1)
+    assert code == 0, output
+    assert "6 runs, 4 complete" in output
+    assert "none, seed 2: complete" in output
+    assert "none, seed 0: complete" not in output
+
+
+def test_report_reads_runs_without_training(results, tmp_path):
+    code, output = cvfl("report", results, "--out", tmp_path / "r.html")
+    assert code == 0, output
+    assert "<svg" in (tmp_path / "r.html").read_text()
+    code, output = cvfl("report", tmp_path, "--out", tmp_path / "r.html")
+    assert code == 2
+    assert "there is no run directory" in output
+
+
+def test_tasks_merge_section_by_section(study, tmp_path):
+    loaded = load_study(str(study))
+    found = tasks(loaded, "paper", 1, tmp_path / "data", tmp_path)
+    assert [task.cell for task in found] == ["none", "lattice b=2"]
+    assert found[0].config.step_size.eta == 0.1
+    assert found[0].config.rounds == 90
+    assert found[0].config.data.name == "wine"
+    assert found[0].config.data.path is None
+    real = tasks(load_study("cifar10"), "cpu", 1, tmp_path / "data", tmp_path)
+    assert real[0].config.data.path == tmp_path / "data" / "cifar10"
+    assert merged({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}, "d": 4}) == {"a": {"b": 1, "c": 3}, "d": 4}
+    assert slug("vector (lattice) b=2") == "vector-lattice-b-2"
+
+
+def test_an_error_in_one_run_ends_the_study(study, tmp_path):
+    loaded = load_study(str(study))
+    bad = loaded.model_copy(update={"run": merged(loaded.run, {"batch_size": 100_000})})
+    with pytest.raises(ConfigError, match="batch_size"):
+        list(run_all(tasks(bad, "cpu", 1, tmp_path, tmp_path), 2, lambda: None))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("title = 3", "title"),
+        (STUDY.replace('metric = "accuracy"', 'metrik = "accuracy"'), "metri"),
+        (STUDY + "[[", "wine"),
+    ],
+)
+def test_a_study_that_is_malformed(tmp_path, text, message):
+    path = tmp_path / "wine.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_study(str(path))
+
+
+def test_unknown_names(tmp_path, study):
+    with pytest.raises(ConfigError, match="did you mean 'physionet2012'"):
+        load_study("physionet")
+    with pytest.raises(ConfigError, match="no such file"):
+        load_study("nothing.toml")
+    with pytest.raises(ConfigError, match="no preset 'gpu'"):
+        tasks(load_study(str(study)), "gpu", 1, tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize("name", [name for name in study_names() if isinstance(load(name), Study)])
+@pytest.mark.parametrize("preset", ["cpu", "paper"])
+def test_the_studies_that_come_with_it_are_valid(name, preset, tmp_path):
+    loaded = load_study(name)
+    found = tasks(loaded, preset, None, tmp_path, tmp_path)
+    assert len(found) == len(loaded.cell) * loaded.preset[preset].seeds
+    assert len({task.out for task in found}) == len(found)
+    assert preset == "paper" or loaded.preset[preset].scaled
+
+
+def test_the_list_shows_every_study():
+    code, output = cvfl("reproduce", "list")
+    assert code == 0
+    assert all(name in output for name in study_names())
+
+
+def test_how_far_a_run_is_stands_in_the_last_line(study, tmp_path):
+    task = tasks(load_study(str(study)), "cpu", 1, tmp_path, tmp_path)[0]
+    assert task.share == 0
+    task.state.mkdir(parents=True)
+    lines = task.state / "metrics.jsonl"
+    lines.write_text('{"round": 0, "epoch"')
+    assert task.share == 0
+    # No line but the last whole one is read: the others are not even JSON.
+    lines.write_text("nothing\n" * 100_000 + '{"round": 2, "epoch": 0.5}\n{"round": 3, "ep')
+    assert task.share == 3 / 12
+    lines.write_text("nothing\n" + f'{{"note": "{"x" * 100_000}", "round": 5, "epoch": 0.5}}\n')
+    assert task.share == 6 / 12
+    by_epochs = replace(task, config=task.config.model_copy(update={"rounds": None, "epochs": 2}))
+    assert by_epochs.share == 0.25
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
+def test_workers_end_with_the_command(tmp_path, sent):
+    (tmp_path / "wine.toml").write_text(study_toml(rounds=100_000))
+    out = tmp_path / "out"
+    with started("reproduce", tmp_path / "wine.toml", "--out", out, "--workers", 2) as command:
+        growing(out, 2, command)
+        command.send_signal(sent)
+        _, error = command.communicate(timeout=60)
+        assert command.returncode == (130 if sent is signal.SIGTERM else -sent)
+        assert sent is signal.SIGKILL or error == "stopped\n"
+        assert stopped_growing(out)

@@ -1,0 +1,349 @@
+"""A suite: the same cells in several studies, one progress, one table, and every member a study of its own."""
+
+import math
+import re
+import shutil
+import signal
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, stdev
+from xml.etree import ElementTree
+
+import pytest
+
+from cvfl.config.toml import to_toml
+from cvfl.errors import ConfigError
+from cvfl.runs.read import Run, read_run
+from cvfl.studies.study import Study, load_study, study_names, study_values
+from cvfl.studies.suite import Suite, all_tasks, load, member_text, parts_of
+from cvfl.studies.suite_tables import Member, suite_figures, suite_table
+from study_files import cells, contents, cvfl, growing, started, study_toml
+
+COMPRESSORS = {"none": "identity", "scalar b=2": "scalar:bits=2"}
+SUITE = f"""
+title = "Two data sets"
+paper = "no table of the paper"
+suite = ["wine", "breast_cancer"]
+[preset.cpu.breast_cancer]
+target = 0.8
+{cells(COMPRESSORS)}"""
+TEXT = "{http://www.w3.org/2000/svg}text"
+
+
+def written(folder: Path, suite: str = SUITE, **options: int) -> Path:
+    """The suite and the studies that it names."""
+    for name in ("wine", "breast_cancer"):
+        (folder / f"{name}.toml").write_text(study_toml(data=name, **options))
+    (folder / "both.toml").write_text(suite)
+    return folder / "both.toml"
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("suite")
+    code, output = cvfl("reproduce", written(folder), "--out", folder / "out", "--workers", 2)
+    assert code == 0, output
+    assert "Two data sets: 8 runs, 0 complete" in output
+    assert "breast_cancer: scalar b=2, seed 1: complete" in output
+    assert "| wine | none | accuracy 0.6 | " in output
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def published(results, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("published") / "both"
+    code, output = cvfl("report", results, "--publish", folder)
+    assert code == 0, output
+    return folder
+
+
+def recorded(results: Path, member: str, cell: str) -> list[Run]:
+    return [read_run(path.parent) for path in sorted((results / member / "runs" / cell).rglob("summary.json"))]
+
+
+def table(results: Path) -> dict[tuple[str, str], list[str]]:
+    """The figures of every row, by member and cell, without stars."""
+    lines = [line for line in (results / "tables.md").read_text().splitlines() if line.startswith("| ")][2:]
+    rows = [[cell.strip() for cell in line.replace("**", "").strip("|").split("|")] for line in lines]
+    return {(row[0], row[1]): row[2:] for row in rows}
+
+
+def test_every_member_is_a_study_of_its_own(results, tmp_path):
+    for name in ("wine", "breast_cancer"):
+        assert len(list((results / name / "runs").rglob("summary.json"))) == 4
+        study = load_study(str(results / name / "study.toml"))
+        assert [cell.name for cell in study.cell] == list(COMPRESSORS)
+        assert study.run["data"]["name"] == name
+        assert "cvfl reproduce both.toml --preset cpu --seeds 2" in (results / name / "tables.md").read_text()
+        assert (results / name / "report.html").stat().st_size > 10_000
+        assert not list((results / name / "state").rglob("*.safetensors"))
+    assert load_study(str(results / "wine" / "study.toml")).preset["cpu"].target == 0.6
+    assert load_study(str(results / "breast_cancer" / "study.toml")).preset["cpu"].target == 0.8
+    code, output = cvfl("report", results / "wine", "--out", tmp_path / "wine.html")
+    assert code == 0, output
+    assert "| none | " in output
+
+
+@pytest.mark.parametrize(("member", "target"), [("wine", 0.6), ("breast_cancer", 0.8)])
+def test_the_table_says_what_the_runs_recorded(results, member, target):
+    def to_target(cell: str, figure):  # type: ignore[no-untyped-def]
+        lines = [
+            next(line for line in run.history if line.test.get("accuracy", 0) >= target)
+            for run in recorded(results, member, cell)
+        ]
+        return [figure(line) for line in lines]
+
+    def final(cell: str) -> list[float]:
+        return [
+            [line.test["accuracy"] for line in run.history if line.test][-1] for run in recorded(results, member, cell)
+        ]
+
+    rows = table(results)
+    assert [row for row in rows if row[0] == member] == [(member, cell) for cell in COMPRESSORS]
+    none, own = (to_target(cell, lambda line: (line.sent.up + line.sent.down) / 1e6) for cell in ("none", "scalar-b-2"))
+    epochs, last, base = to_target("scalar-b-2", lambda line: line.epoch), final("scalar-b-2"), final("none")
+    said, megabytes, times, epoch, metric, within, seeds = rows[member, "scalar b=2"]
+    assert said == f"accuracy {target}"
+    shown, deviation = megabytes.split(" ± ")
+    assert float(shown) == pytest.approx(mean(own), rel=0.01)
+    assert float(deviation) == pytest.approx(stdev(own), abs=0.0001)
+    assert times == f"{mean(none) / mean(own):.1f}×"
+    assert epoch == f"{mean(epochs):.1f} ± {stdev(epochs):.1f}"
+    assert metric == f"{mean(last):.3f} ± {stdev(last):.3f}"
+    assert within.startswith("yes" if abs(mean(last) - mean(base)) <= stdev(base) else "no")
+    assert seeds == "2"
+    assert rows[member, "none"][2] == rows[member, "none"][5] == ""  # it is not compared with itself
+
+
+def test_the_baseline_is_what_others_are_compared_with(results):
+    study = three_cells(results)
+
+    def ended(cell: str, scores: tuple[float, ...], share: float = 1.0) -> list[Run]:
+        """Runs of which all rounds reached the target, sent that share of the bytes, and ended with these scores."""
+        (run, *_) = recorded(results, "wine", "none")
+        lines = tuple(
+            replace(line, test={"accuracy": 0.9}, sent=replace(line.sent, up=share * 1e6, down=0.0))
+            for line in run.history
+        )
+        return [
+            replace(run, name=cell, seed=n, history=lines, test={"accuracy": score}) for n, score in enumerate(scores)
+        ]
+
+    def columns(*runs: Run) -> list[tuple[str, ...]]:
+        found = suite_table([Member("wine", study, study.preset["cpu"], runs)])
+        return [(row[3], row[4], row[7]) for row in found.rows]
+
+    none, two, eight = ended("none", (0.8, 0.9)), "scalar b=2", "scalar b=8"  # a deviation of 0.0707
+    assert columns(*none, *ended(two, (0.79, 0.79), 0.01), *ended(eight, (0.75, 0.75), 0.5)) == [
+        ("1.0000 ± 0.0000", "", ""),
+        ("**0.0100** ± 0.0000", "**100×**", "yes"),
+        ("0.5000 ± 0.0000", "2.0×", "no: worse"),
+    ]
+    assert columns(*none, *ended(two, (0.91, 0.93)))[1][2] == "yes"
+    assert columns(*none, *ended(two, (0.93, 0.93)))[1][2] == "no: better"
+    assert columns(*none[:1], *ended(two, (0.8,)))[1][2] == "one seed"
+    assert columns(*ended(two, (0.8, 0.8)))[0][1:] == ("--", "--")
+    low = [replace(run, history=()) for run in ended(two, (0.1, 0.1))]
+    assert columns(*none, low[0], *ended(two, (0.1, 0.1))[1:])[1] == ("-- (1 of 2)", "--", "no: worse")
+    assert columns(*[replace(run, history=()) for run in none], *ended(two, (0.8, 0.8)))[1][1] == "--"
+
+
+def test_a_figure_has_all_cells_and_a_logarithmic_axis(results):
+    assert sorted(path.name for path in (results / "figures").iterdir()) == ["breast_cancer.svg", "wine.svg"]
+    text = (results / "figures" / "wine.svg").read_text()
+    assert all(name in text for name in (*COMPRESSORS, "target 0.6"))
+    assert "](figures/wine.svg)" in (results / "tables.md").read_text()
+    # Whatever the bit width, and also where the cells are not far apart.
+    study, none = three_cells(results), recorded(results, "wine", "none")
+    other = [replace(run, name="scalar b=8", settings=run.settings | {"compressor": "scalar:bits=8"}) for run in none]
+    runs = [*none, *recorded(results, "wine", "scalar-b-2"), *other]
+    assert all(cell.name in drawn(study, runs) for cell in study.cell)
+    texts = [
+        (one.text or "", one.get("x"), one.get("y")) for one in ElementTree.fromstring(drawn(study, none)).iter(TEXT)
+    ]
+    ticks = [(float(value), float(x)) for value, x, y in texts if x and y == texts[0][2]]
+    assert len(ticks) > 2
+    scale = [(x - ticks[0][1]) / math.log(value / ticks[0][0]) for value, x in ticks[1:]]
+    assert scale == pytest.approx([scale[0]] * len(scale), rel=0.01)
+
+
+def drawn(study: Study, runs: list[Run]) -> str:
+    (one,) = suite_figures([Member("wine", study, study.preset["cpu"], runs)])
+    return one.svg
+
+
+def three_cells(results: Path) -> Study:
+    study = load_study(str(results / "wine" / "study.toml"))
+    return study.model_copy(update={"cell": (*study.cell, study.cell[1].model_copy(update={"name": "scalar b=8"}))})
+
+
+def test_published_records_give_the_same_tables_and_figures(results, published, tmp_path):
+    code, output = cvfl("report", published, "--publish", tmp_path / "again")
+    assert code == 0, output
+    assert contents(tmp_path / "again") == contents(published)
+    code, output = cvfl("report", published, "--publish", published)  # also in its own place
+    assert code == 0, output
+    assert contents(tmp_path / "again") == contents(published)
+    for name in ("tables.md", "wine/tables.md", "wine/study.toml", "study.toml", "study.json"):
+        assert (published / name).read_bytes() == (results / name).read_bytes()
+    assert "wine/runs/none/seed-1/metrics.jsonl" in contents(published)
+    assert not [name for name in contents(published) if name.endswith((".html", "config.json"))]
+
+
+def test_whole_runs_are_not_overwritten_by_small_ones(results):
+    before = contents(results)
+    code, output = cvfl("report", results, "--publish", results)
+    assert code == 2
+    assert "holds whole runs" in output
+    assert contents(results) == before
+
+
+def test_report_writes_one_page(results, tmp_path):
+    code, output = cvfl("report", results, "--out", tmp_path / "r.html", "--figures", tmp_path / "figures")
+    assert code == 0, output
+    page = (tmp_path / "r.html").read_text()
+    assert page.count("<svg") == 2
+    assert "breast_cancer" in page
+    assert "8 runs · 2 studies" in page
+    assert contents(tmp_path / "figures") == contents(results / "figures")
+    code, output = cvfl("report", results / "wine" / "runs", "--study", results / "study.toml")
+    assert code == 2
+    assert "no run belongs to the suite" in output
+
+
+def test_only_what_is_missing_runs(results, tmp_path):
+    suite, out = written(tmp_path), tmp_path / "out"
+    shutil.copytree(results, out)
+    shutil.rmtree(out / "breast_cancer" / "runs" / "none" / "seed-0")
+    code, output = cvfl("reproduce", suite, "--out", out)
+    assert code == 2
+    assert "use --resume" in output
+    code, output = cvfl("reproduce", suite, "--out", out, "--resume", "--workers", 1)
+    assert code == 0, output
+    assert "8 runs, 7 complete" in output
+    assert re.findall(r"^(.*): complete$", output, re.MULTILINE) == ["breast_cancer: none, seed 0"]
+    assert contents(out / "figures") == contents(results / "figures")
+    # A report of a suite that is not complete tells what there is.
+    shutil.rmtree(out / "wine" / "runs")
+    code, output = cvfl("report", out, "--out", tmp_path / "r.html")
+    assert code == 0, output
+    assert "| breast_cancer | none | " in output
+    assert "| wine | " not in output
+
+
+def test_a_suite_that_is_stopped_is_taken_up_again(tmp_path):
+    suite, out = written(tmp_path, rounds=100_000), tmp_path / "out"
+    with started("reproduce", suite, "--out", out, "--seeds", 1, "--workers", 2) as command:
+        growing(out, 1, command)
+        command.send_signal(signal.SIGTERM)
+        assert command.communicate(timeout=60)[1] == "stopped\n"
+        assert command.returncode == 130
+    assert list((out / "wine" / "state").rglob("metrics.jsonl"))
+    written(tmp_path, rounds=4)
+    code, output = cvfl("reproduce", suite, "--out", out, "--seeds", 1, "--resume", "--workers", 2)
+    assert code == 0, output
+    assert "4 runs, 0 complete" in output
+    assert table(out)["wine", "scalar b=2"][-2:] == ["one seed", "1"]
+    assert not list(out.rglob("state/**/metrics.jsonl"))
+
+
+def test_seeds_come_one_after_the_other_in_all_members(tmp_path):
+    parts = parts_of(load(str(written(tmp_path))), tmp_path / "out")
+    found = all_tasks(parts, "cpu", None, tmp_path)
+    assert [task.seed for task in found] == [0] * 4 + [1] * 4
+    assert [task.member for task in found[:4]] == ["wine"] * 2 + ["breast_cancer"] * 2
+    assert found[2].label == "breast_cancer: none, seed 0"
+    assert found[2].folder == tmp_path / "out" / "breast_cancer"
+    assert len({task.out for task in found} | {task.state for task in found}) == 16
+
+
+def test_a_suite_changes_presets_key_by_key(tmp_path):
+    changed = SUITE.replace("target = 0.8", 'run = { rounds = 5 }\ncells = { "none" = { rounds = 7 } }')
+    suite = load(str(written(tmp_path, changed)))
+    assert isinstance(suite, Suite)
+    found = all_tasks(parts_of(suite, tmp_path), "cpu", 1, tmp_path)
+    assert [task.config.rounds for task in found] == [12, 12, 7, 5]
+    assert suite.members["breast_cancer"].preset["cpu"].target == 0.6
+    assert suite.members["breast_cancer"].preset["paper"] == suite.members["wine"].preset["paper"]
+
+
+def test_what_a_member_had_for_its_own_cells_goes_with_them(tmp_path):
+    suite = written(tmp_path)
+    own = '[preset.cpu.cells]\n"lattice b=2" = { rounds = 3 }\n'
+    (tmp_path / "wine.toml").write_text(study_toml().replace("[preset.paper]", own + "[preset.paper]"))
+    assert load_study(str(tmp_path / "wine.toml")).preset["cpu"].cells
+    loaded = load(str(suite))
+    assert isinstance(loaded, Suite)
+    assert not loaded.members["wine"].preset["cpu"].cells
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"none"', '"nothing"', "both.toml: there is no cell 'none' to compare"),
+        ('"wine"', '"wines"', "unknown study 'wines'"),
+        ('"wine"', '"physionet"', "did you mean 'physionet2012'"),
+        ('"wine"', '"hundredfold"', "hundredfold is a suite of studies, not a study"),
+        ('"wine"', '"breast_cancer"', "'breast_cancer' is to be the name of a study, without .toml, and only once"),
+        ('"wine"', '"../wine"', "'../wine' is to be the name"),
+        ('"wine"', "3", "suite.0: "),
+        (
+            "cpu.breast_cancer",
+            "cpu.breast",
+            "preset.cpu: the suite has no study 'breast'; did you mean",
+        ),
+        ("cpu.breast_cancer", "gpu.breast_cancer", "there is no preset 'gpu'"),
+        ("target = 0.8", "targit = 0.8", "preset.cpu.targit"),
+        ('paper = "no', 'colour = "no', "both.toml: "),
+    ],
+)
+def test_a_suite_that_is_malformed(tmp_path, old, new, message):
+    assert SUITE.count(old) == 1
+    suite = written(tmp_path, SUITE.replace(old, new))
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load(str(suite))
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_a_study_written_as_toml_is_the_same_study(name, tmp_path):
+    values = study_values(name)
+    assert tomllib.loads(to_toml(values)) == values
+    for study in load(name).members.values() if "suite" in values else [load_study(name)]:
+        (tmp_path / "again.toml").write_text(member_text(study))
+        assert load_study(str(tmp_path / "again.toml")) == study
+        assert member_text(load_study(str(tmp_path / "again.toml"))) == member_text(study)
+
+
+def test_odd_values_as_toml():
+    values = {
+        "a b": {'quo"te': [1, 2.5, 1e-7, -0.0, True], "ü": "line\nbreak \\ \U0001f600"},
+        "plain": "after a table",
+        "empty": {},
+        "deep": {"one": {"two": {"three": {}}}, "four": {}},
+        "list": [],
+        "tables": [{"name": "x", "run": {"k": [{"in": 1}]}}, {}],
+    }
+    assert tomllib.loads(to_toml(values)) == values
+    assert tomllib.loads(to_toml({"a": None, "b": {"c": None, "d": 1}})) == {"b": {"d": 1}}
+
+
+def test_hundredfold_has_the_paper_s_compressors_and_each_of_ours_alone(tmp_path):
+    suite = load("hundredfold")
+    assert isinstance(suite, Suite)
+    assert list(suite.members) == ["physionet2012", "cifar10", "modelnet10"]
+    for name, study in suite.members.items():
+        ours = load_study(name)
+        assert (study.title, study.metric, study.run) == (ours.title, ours.metric, ours.run)
+        assert study.preset["cpu"] == ours.preset["cpu"]
+        runs = {cell.name: cell.run for cell in study.cell}
+        shared = [cell for cell in ours.cell if cell.name in runs]
+        assert [cell.name for cell in shared] == ["none", "scalar b=2", "vector (lattice) b=2", "top-k b=2"]
+        assert all(runs[cell.name] == cell.run for cell in shared)
+        assert list(runs)[4:] == ["feedback only", "entropy only", "folding only", "all, fixed steps", "auto"]
+    for preset in ("cpu", "paper"):
+        found = all_tasks(parts_of(suite, tmp_path), preset, 1, tmp_path)
+        assert len({task.out for task in found}) == 27
+    code, output = cvfl("reproduce", "list")
+    assert code == 0
+    assert "hundredfold     A hundred times fewer bytes: " in output
