@@ -157,9 +157,8 @@ def test_no_server(folder: Path) -> None:
 def test_without_the_libraries_of_the_extra(
     library: str, arguments: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith((f"{library}.", "cvfl.runtime.grpc_"))]:
+    for name in [name for name in sys.modules if name.startswith((f"{library}.", "cvfl.runtime.grpc."))]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "cvfl.runtime.grpc.certificates", raising=False)
     monkeypatch.setitem(sys.modules, library, None)
     assert refused(*arguments) == "this command needs: pip install 'cvfl[grpc]'"
 

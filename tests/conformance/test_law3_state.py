@@ -15,8 +15,8 @@ from conformance.cases import SERVER, settings, table_settings, write_tables
 from conformance.loop import Loop
 from conformance.outcome import in_process, same
 from cvfl.config.schema import RunConfig
-from cvfl.errors import DataError
-from cvfl.runtime.checkpoint import CheckpointError, Checkpoints
+from cvfl.errors import DataError, OutputError
+from cvfl.runtime.checkpoint import Checkpoints
 
 pytestmark = pytest.mark.usefixtures("tidy")
 
@@ -117,7 +117,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(tmp_path
     loop = middle(config, tmp_path, 30)
     before = {name: Checkpoints(tmp_path / name / "checkpoints").rounds() for name in (SERVER, *loop.names)}
     assert all(before.values())
-    with full_disk(), pytest.raises(CheckpointError) as caught:
+    with full_disk(), pytest.raises(OutputError) as caught:
         loop.run()
     assert "\n" not in str(caught.value)
     assert str(tmp_path) in str(caught.value)

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cvfl.errors import DataError
+from cvfl.errors import DataError, OutputError
 from cvfl.report import figures
 from cvfl.report.format import amount, column, fixed, megabytes, scores, times
 from cvfl.report.report import write_report
@@ -342,7 +342,7 @@ def test_a_file_that_is_no_record_is_named(tmp_path, name, content):
 def test_no_runs_and_no_place(tmp_path, three):
     with pytest.raises(DataError, match="at least one run"):
         write_report([], tmp_path / "report.html")
-    with pytest.raises(DataError, match="cannot be written"):
+    with pytest.raises(OutputError, match="cannot be written"):
         write_report(three, three[0] / "summary.json" / "report.html")
 
 

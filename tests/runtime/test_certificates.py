@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from cvfl.errors import ConfigError
+from cvfl.errors import ConfigError, OutputError
 from cvfl.runtime.grpc.certificates import make_certificates
 from cvfl.runtime.grpc.channel import Identity, check_insecure
 
@@ -104,7 +104,7 @@ def test_an_authority_of_another_kind(certs: Path) -> None:
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(OutputError) as caught:
         make_certificates(tmp_path / "file" / "certs", ["here"], ["bank"])
     assert "cannot be written" in str(caught.value)
 

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
+from cvfl.errors import OutputError
 from cvfl.runtime.checkpoint import KEEP, CheckpointError, Checkpoints
 
 STATE: dict[str, Any] = {
@@ -218,5 +219,5 @@ def test_a_failure_at_any_step_of_writing(call: str, tmp_path: Path, monkeypatch
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(CheckpointError, match=r"cannot be written: Not a directory"):
+    with pytest.raises(OutputError, match=r"cannot be written: Not a directory"):
         Checkpoints(tmp_path / "file" / "state")

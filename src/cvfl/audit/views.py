@@ -157,7 +157,7 @@ class Sights:
     def _own(self, m: int, sees: str, t0: int, rows: int) -> Tensor:
         """What party m knows of its own message behind masks, which are its own, too."""
         party = self._parties[m - 1]
-        codec = party.codecs[m] if sees == EMBEDDING else party.evaluation_codec
+        codec = party.codec if sees == EMBEDDING else party.evaluation_codec
         return codec.decode(self._packets[sees, t0][m], t0, self._shape(m, rows), self._plan.dtype)
 
     @property

@@ -249,14 +249,18 @@ def _codec_share(federation: Federation, repeats: int = 6) -> float:
         return wrapper
 
     server, parties = federation.server, federation.parties
-    codecs = [*server.codecs.values(), *server.reply_codecs.values()]
-    codecs += [codec for party in parties for codec in (*party.codecs.values(), party.reply_codec)]
-    models = {id(model): model for model in server.model_codecs.values()}
+    codecs = [*server.exchange.codecs.embeddings.values(), *server.exchange.codecs.replies.values()]
+    codecs += [
+        codec
+        for party in parties
+        for codec in (*party.exchange.codecs.embeddings.values(), party.exchange.codecs.replies[party.m])
+    ]
+    models = {id(model): model for model in server.exchange.codecs.models.values()}
     for codec in codecs:
         setattr(codec, "encode", timed(codec.encode))  # noqa: B010
         setattr(codec, "decode", timed(codec.decode))  # noqa: B010
         setattr(codec, "observe", timed(codec.observe))  # noqa: B010
-    for model in (*models.values(), *(party.model_codec for party in parties)):
+    for model in (*models.values(), *(party.exchange.codecs.models[party.m] for party in parties)):
         setattr(model, "encode", timed(model.encode))  # noqa: B010
         setattr(model, "decode_into", timed(model.decode_into))  # noqa: B010
     reports = rounds(federation.server, federation.parties, Meter(), workers=1)

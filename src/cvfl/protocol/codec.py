@@ -13,6 +13,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -156,13 +157,23 @@ class Codec:
                 self._open = then, data, tuple(shape), decode_packet(data, tuple(shape)).dtype
 
 
-def states_of(codecs: Mapping[str, Codec], t0: int) -> dict[str, dict[str, Tensor]]:
+class Stateful(Protocol):
+    """Something with a state before a round: a codec, or the codecs of a model."""
+
+    def state_dict(self, t0: int) -> Mapping[str, Any]:
+        """What it knows before round t0."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Know that again."""
+
+
+def states_of(codecs: Mapping[str, Stateful], t0: int) -> dict[str, Any]:
     """States of the codecs that have any, before round t0."""
     states = {key: codec.state_dict(t0) for key, codec in codecs.items()}
     return {key: state for key, state in states.items() if state}
 
 
-def restore(codecs: Mapping[str, Codec], states: Mapping[str, State]) -> None:
+def restore(codecs: Mapping[str, Stateful], states: Mapping[str, Any]) -> None:
     """Give the codecs the states that they had."""
     for key, codec in codecs.items():
         codec.load_state_dict(states.get(key, {}))

@@ -23,14 +23,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from cvfl.errors import CvflError, writing
+from cvfl.errors import OutputError, writing
 
 _NAME = re.compile(r"round-(\d{8,})\.safetensors")
 KEEP = 3
 """Checkpoints that are kept: roles are never further apart than one."""
 
 
-class CheckpointError(CvflError):
+class CheckpointError(OutputError):
     """A checkpoint cannot be written, or what is there cannot be used."""
 
 

@@ -96,7 +96,7 @@ def _load_named(wanted: Wanted) -> Assembled:
     if "parties" not in reader.takes and parties not in (None, reader.parties):
         raise ConfigError(f"data.parties: {name} has {reader.parties} parties, not {parties}")
     # Each reader brings libraries of its own, so only the one that is needed is loaded.
-    read = getattr(import_module(f"cvfl.data.{reader.module}"), f"load_{name}")
+    read = getattr(import_module(f"cvfl.data.sets.{reader.module}"), f"load_{name}")
     wanted = replace(wanted, parties=parties or reader.parties)
     found: VerticalData | Assembled = read(
         path, dtype=wanted.dtype, **{key: getattr(wanted, key) for key in reader.takes}
