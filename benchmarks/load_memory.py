@@ -28,7 +28,7 @@ import torch
 
 import cvfl
 from cvfl.data.tables.sources import Source, open_table
-from cvfl.federation.rows import load_data
+from cvfl.federation.load import load_data
 from cvfl.rng import stream
 
 PIECE = 100_000

@@ -9,7 +9,7 @@ from torch import nn
 
 from cvfl.config.schema import RunConfig, parse_config
 from cvfl.data import VerticalData
-from cvfl.federation.build import Federation, make_federation, make_recipe
+from cvfl.federation.build import Federation, make_federation, recipe_for
 from cvfl.models.server import Concat
 from cvfl.protocol import Loss
 from cvfl.rng import stream
@@ -62,7 +62,7 @@ def config(**changes: Any) -> RunConfig:
 def federation(table: VerticalData | None = None, **changes: Any) -> Federation:
     """All roles, ready to run."""
     table = table or data(dtype=getattr(torch, changes.get("precision", "float64")))
-    return make_federation(make_recipe(config(**changes), table), table)
+    return make_federation(recipe_for(config(**changes), table), table)
 
 
 def apart(fed: Federation) -> Federation:

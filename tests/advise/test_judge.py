@@ -15,8 +15,8 @@ from cvfl.advise.judge import best, judge, plan_run
 from cvfl.advise.planned import write_planned
 from cvfl.advise.trials import Effort, Trials
 from cvfl.errors import ConfigError, CvflError
-from cvfl.federation.build import make_recipe
-from cvfl.federation.rows import load_data
+from cvfl.federation.build import recipe_for
+from cvfl.federation.load import load_data
 from cvfl.protocol import Loss, Plan, StepSize
 
 LAN = Network(bandwidth=1e9, latency=1e-4)
@@ -219,15 +219,15 @@ class TestPlan:
     def test_messages_that_shrink_are_foreseen_within_a_fifth(self, data):
         config = digits(compressor="auto", server_compressor="auto", batch_size=128, local_iterations=10, epochs=20)
         seen = calibrate(config, data, 33, ticks())
-        cost = forecast(seen, make_recipe(config, data).plan, LAN, AUTO.falling)
+        cost = forecast(seen, recipe_for(config, data).plan, LAN, AUTO.falling)
         sent = cvfl.train(config, data).summary["bytes"]
         assert cost.sent.total == pytest.approx(sent["up"] + sent["down"], rel=0.2)
-        constant = forecast(seen, make_recipe(config, data).plan, LAN)
+        constant = forecast(seen, recipe_for(config, data).plan, LAN)
         assert constant.sent.total > 1.2 * cost.sent.total
 
     def test_a_few_rounds_already_tell_the_bytes(self, data):
         config = digits(compressor="lattice:bits=3", server_compressor="scalar:bits=8", rounds=40, epochs=None)
-        cost = forecast(calibrate(config, data, 4, ticks()), make_recipe(config, data).plan, LAN)
+        cost = forecast(calibrate(config, data, 4, ticks()), recipe_for(config, data).plan, LAN)
         sent = cvfl.train(config, data).summary["bytes"]
         assert cost.sent.up == pytest.approx(sent["up"], rel=0.01)
         assert cost.sent.down == pytest.approx(sent["down"], rel=0.02)

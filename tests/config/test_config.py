@@ -7,8 +7,8 @@ import pytest
 from conformance.cases import settings
 from cvfl.config.schema import load_config, parse_config
 from cvfl.errors import ConfigError, RemoteProtocolError
-from cvfl.federation.build import make_recipe
-from cvfl.federation.serve import ServerRun
+from cvfl.federation.build import recipe_for
+from cvfl.federation.roles import ServerRun
 from cvfl.federation.terms import offer_of, terms_of
 from cvfl.wire.control import Hello, encode_control
 from federations import config, data
@@ -76,7 +76,7 @@ def test_each_message_has_its_compressor() -> None:
     """`auto` is another composition for each kind of message; what is said for one kind changes no other."""
 
     def built(**change: object) -> list[str]:
-        recipe = make_recipe(config(**change), data())
+        recipe = recipe_for(config(**change), data())
         makers = (
             recipe.compressors[0],
             recipe.server_compressor,

@@ -11,7 +11,7 @@ from pathlib import Path
 from conformance.cases import SERVER
 from conformance.outcome import Outcome, lines, of_parties, written
 from cvfl.config.schema import RunConfig
-from cvfl.federation.serve import PartyRun, ServerRun, federation_names
+from cvfl.federation.roles import PartyRun, ServerRun, federation_names
 
 opened: list[ExitStack] = []
 """Tables of loops, for a test to close whatever happened."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from cvfl.federation.build import make_recipe
+from cvfl.federation.build import recipe_for
 from cvfl.protocol import Loss
 from cvfl.protocol.layers import initialised
 from federations import config, data, federation, parameters, run
@@ -16,7 +16,7 @@ def centralised(loss: Loss, M: int, rule: str = "sgd", **changes: object) -> lis
     """Plain PyTorch on the joined model: one loss, one optimizer, all columns in one place."""
     table = data(loss, M)
     cfg = config(**changes)
-    recipe = make_recipe(cfg, table)
+    recipe = recipe_for(cfg, table)
     models = [initialised(make, cfg.seed, m) for m, make in enumerate(recipe.models, start=1)]
     head = initialised(recipe.server_model, cfg.seed, 0)
     everything = nn.ModuleList([head, *models]).train()
@@ -74,7 +74,7 @@ def test_q_steps_are_those_of_a_hand_written_loop(folding: bool) -> None:
     """Algorithm 1 with Q = 3, written out with plain tensors."""
     table, Q = data(Loss.MULTICLASS, 2), 3
     cfg = config(local_iterations=Q, rounds=5)
-    recipe = make_recipe(cfg, table)
+    recipe = recipe_for(cfg, table)
     models = [initialised(make, cfg.seed, m) for m, make in enumerate(recipe.models, start=1)]
     head = initialised(recipe.server_model, cfg.seed, 0)
     for t0 in range(5):

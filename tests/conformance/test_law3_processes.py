@@ -18,7 +18,7 @@ from conformance.peers import Puppet, until
 from conformance.processes import Processes
 from conformance.threads import Threads, threads
 from cvfl.config.schema import RunConfig
-from cvfl.federation.serve import PartyRun
+from cvfl.federation.roles import PartyRun
 from cvfl.wire.control import CONTROL, End, decode_control
 from cvfl.wire.frame import kind_of
 

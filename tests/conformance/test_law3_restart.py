@@ -87,7 +87,7 @@ def test_a_connection_that_breaks_before_the_labels_arrive(tmp_path: Path) -> No
     write_tables(tmp_path)
     config = table_settings(tmp_path, **SHORT)
     loop = Loop(config, tmp_path / "loop")
-    while not (loop.server.desk.sizes() and loop.down["shop"]):
+    while not (loop.server.role.rows.sizes() and loop.down["shop"]):
         loop.step()
     loop.cut("shop")
     same(loop.run(), in_process(config))

@@ -21,8 +21,8 @@ from conformance.outcome import Outcome, same
 from conformance.threads import threads
 from cvfl.config.schema import RunConfig
 from cvfl.errors import RemoteProtocolError
-from cvfl.federation.build import Federation, make_federation, make_recipe
-from cvfl.federation.serve import PartyRun, ServerRun
+from cvfl.federation.build import Federation, make_federation, recipe_for
+from cvfl.federation.roles import PartyRun, ServerRun
 from cvfl.federation.terms import offer_of, terms_of
 from cvfl.federation.train import train
 from cvfl.protocol import Loss, Party
@@ -93,7 +93,7 @@ def sent(way: dict[str, Any], first: float, restarts: bool = False) -> tuple[lis
     )
     changes = {"local_iterations": 3, "rounds": 9, "batch_size": 30, "evaluate_every": 3} | way
     secrets = dict.fromkeys(table.names, bytes(32))
-    fed = make_federation(make_recipe(config(privacy=PRIVACY, **changes), table), table, True, secrets)
+    fed = make_federation(recipe_for(config(privacy=PRIVACY, **changes), table), table, True, secrets)
     server, parties = fed.server, list(fed.parties)
     parties[0].release = Given()
     frames: list[bytes] = []
@@ -222,7 +222,7 @@ def test_a_fresh_run_draws_other_noise_and_given_secrets_the_same() -> None:
 def test_a_party_that_is_restored_sends_the_same_again(compressor: str) -> None:
     """From its state alone, as a run in one process is taken up again."""
     table = data()
-    recipe = make_recipe(config(privacy=PRIVACY, compressor=compressor, evaluate_every=1), table)
+    recipe = recipe_for(config(privacy=PRIVACY, compressor=compressor, evaluate_every=1), table)
     fed = make_federation(recipe, table, apart=True)
     replies = [reply for party in fed.parties for message in party.start() for reply in fed.server.receive(message)]
     party, (m, message) = fed.parties[0], replies[0]
@@ -240,7 +240,7 @@ def test_a_party_that_is_restored_sends_the_same_again(compressor: str) -> None:
 
 def test_clipping_is_for_training_and_evaluation() -> None:
     table = data()
-    fed = make_federation(make_recipe(config(privacy={"clip": 0.05}, rounds=1), table), table)
+    fed = make_federation(recipe_for(config(privacy={"clip": 0.05}, rounds=1), table), table)
     decoded: dict[str, Tensor] = {}
     for party in fed.parties:
         for message in party.start():
@@ -255,7 +255,7 @@ def test_clipping_is_for_training_and_evaluation() -> None:
 def test_noise_is_another_for_every_party_and_round() -> None:
     """With the identity: what the server decodes is not what the party computed."""
     table = data()
-    fed = make_federation(make_recipe(config(privacy=PRIVACY, rounds=3), table), table)
+    fed = make_federation(recipe_for(config(privacy=PRIVACY, rounds=3), table), table)
     noise = []
     for party in fed.parties:
         (message,) = party.start()
@@ -300,7 +300,7 @@ def test_training_survives_some_noise_and_not_much(changes: dict[str, Any]) -> N
     loss = []
     for noise in (None, 0.05, 0.5, 50.0):
         privacy = {"clip": 1.0} | ({"noise": noise} if noise else {})
-        recipe = make_recipe(config(privacy=privacy, **settings), table)
+        recipe = recipe_for(config(privacy=privacy, **settings), table)
         fed = make_federation(recipe, table, noise_secrets={"org1": b"1" * 32, "org2": b"2" * 32})
         run(fed)
         assert fed.server.evaluation is not None
@@ -315,7 +315,7 @@ def test_clipping_changes_nothing_that_is_short() -> None:
     table = data()
 
     def trained(**privacy: float) -> list[Tensor]:
-        fed = make_federation(make_recipe(config(privacy=privacy, rounds=6), table), table)
+        fed = make_federation(recipe_for(config(privacy=privacy, rounds=6), table), table)
         for _ in rounds(fed.server, fed.parties, Meter(), 1):
             pass
         return parameters(fed)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from cvfl.federation.build import make_recipe
+from cvfl.federation.build import recipe_for
 from cvfl.protocol import Loss
 from cvfl.protocol.layers import initialised
 from federations import config, data, federation, parameters, run
@@ -43,7 +43,7 @@ def test_steps_are_those_of_a_hand_written_loop(loss: Loss, server: dict[str, ob
     """The gradient as it is; moved by 2 W_m^T W_m / B per unit of h_m for the squared error of a linear model."""
     changes: dict[str, object] = {"server_model": server}
     table, cfg = data(loss, 2), config(local_iterations=Q, rounds=ROUNDS, algorithm=2, **changes)
-    recipe, eta = make_recipe(cfg, table), cfg.step_size.eta
+    recipe, eta = recipe_for(cfg, table), cfg.step_size.eta
     models = [initialised(make, cfg.seed, m) for m, make in enumerate(recipe.models, start=1)]
     head = initialised(recipe.server_model, cfg.seed, 0)
     for t0 in range(ROUNDS):

@@ -17,7 +17,7 @@ from conformance.outcome import in_process, of_parties, same
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError, RemoteProtocolError
 from cvfl.federation.processes import add_parties, train_grpc
-from cvfl.federation.server_desk import TableDesk
+from cvfl.federation.rows import TableLabels
 from cvfl.federation.terms import offer_of
 from cvfl.wire import Embedding, Passed, Report, decode, encode
 from cvfl.wire.control import Hello, Settled, Targets, decode_control
@@ -88,12 +88,11 @@ def test_the_server_model_is_left_with_the_label_holder(tmp_path: Path) -> None:
     expected = loop.run()
     run_folder, models = tmp_path / "loop" / "run", tmp_path / "loop" / "models"
     assert list((run_folder / "parameters").iterdir()) == []
-    assert json.loads((run_folder / "summary.json").read_text())["parameters"] == {}
+    assert json.loads((run_folder / "summary.json").read_text())["parameters"].keys() == {"bank", "shop", "server"}
     assert {path.stem for path in models.glob("*.safetensors")} == {"bank", "shop", "server"}
     assert "server" in json.loads((models / "bank.json").read_text())
     assert "server" not in json.loads((models / "shop.json").read_text())
-    summary = add_parties(run_folder, loop.names, models)
-    assert summary["parameters"].keys() == {"bank", "shop", "server"}
+    add_parties(run_folder, loop.names, models)
     assert of_parties(run_folder / "parameters") == expected.models
 
 
@@ -148,7 +147,7 @@ def test_nothing_that_reaches_the_server_depends_on_labels_but_what_is_sealed_or
         sealed = [len(frame) for frame in frames if kind_of(frame) == PASSED]
         (targets,) = (message for message in said if isinstance(message, Targets))
         assert (len(targets.labels), len(targets.parts)) == (0, sum(loop.server.role.facts["rows"]))
-        state = loop.server.desk.state()
+        state = loop.server.role.rows.state()
         assert state["labels"] == b""
         # Blinded ids come out of fresh keys, their number and order is the same.
         seen.append((kinds, said, sealed, [decode(frame) for frame in frames if kind_of(frame) == REPORT]))
@@ -229,9 +228,9 @@ def test_open_embeddings_are_refused(tmp_path: Path) -> None:
         loop.server.role.receive(1, encode(Report(0, 1, 0.1)))
 
 
-def desk(**changes: Any) -> TableDesk:
+def desk(**changes: Any) -> TableLabels:
     party: dict[str, Any] = {"bank": {}, "shop": {}}
-    return TableDesk(settings(data={"id": "ID"}, party=party, **AT_BANK | changes), ("bank", "shop"))
+    return TableLabels(settings(data={"id": "ID"}, party=party, **AT_BANK | changes), ("bank", "shop"))
 
 
 def test_a_desk_takes_no_labels() -> None:

@@ -13,8 +13,8 @@ from conformance.cases import NAMED, SECURE, settings
 from conformance.loop import Loop
 from conformance.outcome import in_process, same
 from cvfl.errors import ConfigError, RemoteProtocolError
-from cvfl.federation.build import Federation, make_federation, make_recipe
-from cvfl.federation.rows import load_data
+from cvfl.federation.build import Federation, make_federation, recipe_for
+from cvfl.federation.load import load_data
 from cvfl.runtime import Meter, rounds
 from cvfl.wire import Embedding, Evaluation, decode, encode
 from cvfl.wire.frame import kind_of
@@ -36,7 +36,7 @@ def unmasked(fed: Federation) -> Federation:
 def test_masks_change_no_bit_of_the_run(case: str) -> None:
     cfg = settings(**NAMED[case])
     table = load_data(cfg).data
-    masked, plain = (make_federation(make_recipe(cfg, table), table) for _ in range(2))
+    masked, plain = (make_federation(recipe_for(cfg, table), table) for _ in range(2))
     assert run(masked).total() == run(unmasked(plain)).total()
     for ours, theirs in zip(parameters(masked), parameters(plain), strict=True):
         assert torch.equal(ours, theirs)
@@ -162,7 +162,7 @@ def test_one_party_has_nothing_to_hide_in() -> None:
 
 def test_with_private_labels_every_party_gets_the_gradient_in_the_sum() -> None:
     cfg = config(**SECURE | {"data": {"name": "digits"}, "privacy": {"aggregation": "secure", "labels": "server"}})
-    fed = make_federation(make_recipe(cfg, data()), data())
+    fed = make_federation(recipe_for(cfg, data()), data())
     replies = [reply for party in fed.parties for message in party.start() for reply in fed.server.receive(message)]
     assert {kind_of(encode(message)) for _, message in replies} == {GRADIENT}
     assert len({bytes(message.packet) for _, message in replies}) == 1  # type: ignore[union-attr]

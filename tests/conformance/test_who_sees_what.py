@@ -99,9 +99,9 @@ class Told:
     def __init__(self, config: Any, folder: Path, flipped: bool, gradients: Frames | None = None) -> None:
         self.loop = Loop(config, folder)
         if flipped:
-            desk: Any = self.loop.server.desk
-            known = desk._labels
-            desk._labels = Labels(*(known_of.flip(0) for known_of in (known.train, known.test, known.validation)))
+            rows: Any = self.loop.server.role.rows
+            known = rows._labels
+            rows._labels = Labels(*(known_of.flip(0) for known_of in (known.train, known.test, known.validation)))
         self.gradients: Frames = defaultdict(list)
         for name, party in self.loop.parties.items():
             self._overhear(name, party.role, list(gradients[name]) if gradients else None)

@@ -17,8 +17,8 @@ from conformance.outcome import Outcome
 from conformance.peers import CONFIG, Puppet, finishes, hello, until
 from conformance.threads import Threads, threads
 from cvfl.errors import CvflError, DataError, RemoteProtocolError
-from cvfl.federation.serve import PartyRun
-from cvfl.runtime.party_role import refusal
+from cvfl.federation.roles import PartyRun
+from cvfl.runtime.carrier import refusal
 from cvfl.wire import Embedding, Evaluation, Gradient, encode
 from cvfl.wire.control import (
     CONTROL,
@@ -87,8 +87,8 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "in the name of another": (encode(Embedding(0, 1, b"of the hospital")), "a message in the name of role 1"),
     "of a round to come": (encode(Embedding(3, 2, b"")), "Embedding of round 3 in round 0"),
     "that nobody asked for": (encode(Evaluation(0, 2, b"")), "Evaluation of round 0 in round 0"),
-    "of the server's kind": (encode(Gradient(0, b"")), "Gradient of round 0 in round 0"),
-    "of the end": (encode_control(End(rounds=4), 2), "an unexpected End"),
+    "of the server's kind": (encode(Gradient(0, b"")), "an unexpected Gradient (training)"),
+    "of the end": (encode_control(End(rounds=4), 2), "an unexpected End (training)"),
     "that it stops": (refusal(CvflError("bank.csv: row 7")), "stopped with a CvflError; its own log says more"),
 }
 

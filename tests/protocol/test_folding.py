@@ -22,7 +22,7 @@ from conformance.loop import Loop
 from cvfl.compress import Context, Identity
 from cvfl.data import VerticalData
 from cvfl.errors import ConfigError, DecodeError, RemoteProtocolError
-from cvfl.federation.build import make_recipe
+from cvfl.federation.build import recipe_for
 from cvfl.models import Concat
 from cvfl.protocol import Loss, Plan, StepSize
 from cvfl.runtime import Meter, rounds
@@ -99,7 +99,7 @@ def test_what_cannot_be_folded_is_refused_in_one_line() -> None:
     with pytest.raises(ConfigError, match=said):
         federation(folding=True, server_model={"name": "attention"})
     with pytest.raises(ConfigError, match=said):
-        make_recipe(config(folding=True), data(), server_model=lambda: Concat(nn.Tanh()))
+        recipe_for(config(folding=True), data(), server_model=lambda: Concat(nn.Tanh()))
     with pytest.raises(ConfigError, match="folding is for algorithm 1"):
         federation(folding=True, algorithm=2)
     with pytest.raises(ConfigError, match="folding is for algorithm 1"):

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from conformance.cases import settings
 from cvfl.errors import DataError, DecodeError, RemoteProtocolError
-from cvfl.federation.party_rows import NamedRows
-from cvfl.federation.rows import load_data
-from cvfl.federation.server_desk import NamedDesk
+from cvfl.federation.load import load_data
+from cvfl.federation.party import PartyRole
+from cvfl.federation.rows import NamedLabels, NamedRows
+from cvfl.federation.server import ServerRole
 from cvfl.federation.terms import offer_of, terms_of
 from cvfl.federation.train import train
 from cvfl.rng import stream
@@ -27,8 +28,6 @@ from cvfl.runtime.nvflare import parcel as parcels
 from cvfl.runtime.nvflare.conduct import conduct
 from cvfl.runtime.nvflare.mailbox import Mailbox
 from cvfl.runtime.nvflare.parcel import Parcel, State, fitting, unpack
-from cvfl.runtime.party_role import PartyRole
-from cvfl.runtime.server_role import ServerRole
 from cvfl.wire import Embedding, Gradient, encode
 from cvfl.wire.frame import kind_of
 from cvfl.wire.message import EMBEDDING
@@ -177,7 +176,7 @@ def federation(folder: Path, data, config=CONFIG, told=CONFIG):
         for name in data.names
     }
     boxes = {name: Mailbox(name, lambda role=role: Duty(role), print) for name, role in roles.items()}
-    server = ServerRole(data.names, terms_of(config), NamedDesk(config, data), folder / "server")
+    server = ServerRole(data.names, terms_of(config), NamedLabels(config, data), folder / "server")
     return server, roles, boxes
 
 
@@ -226,7 +225,7 @@ def test_different_terms_are_refused_by_name_at_both_ends(tmp_path, data):
     [
         (b"garbage", "frame header"),
         (encode(Embedding(7, 2, b"")), "Embedding of round 7 in round 0"),
-        (encode(Gradient(0, b"")), "Gradient of round 0 in round 0"),
+        (encode(Gradient(0, b"")), "an unexpected Gradient"),
     ],
 )
 def test_a_frame_that_is_wrong_ends_the_run_with_the_name_of_its_sender(frame, said, tmp_path, data, monkeypatch):

@@ -14,7 +14,7 @@ from typing import Any
 
 from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
-from cvfl.federation.build import Federation, make_federation, make_recipe
+from cvfl.federation.build import Federation, make_federation, recipe_for
 from cvfl.runtime import Meter, Traffic, rounds
 from cvfl.theory import computing
 from cvfl.types import SERVER
@@ -55,7 +55,7 @@ def calibrate(
 ) -> Calibration:
     """Run the first `count` rounds of a configuration and evaluate after the last of them."""
     # Validation and test rows are sent together, so this one evaluation also tells what each of the run's will cost.
-    recipe = make_recipe(config.model_copy(update={"evaluate_every": count}), data)
+    recipe = recipe_for(config.model_copy(update={"evaluate_every": count}), data)
     federation, meter = make_federation(recipe, data, apart=True), Meter()
     watch = _Stopwatch(federation, clock)
     losses, sent, seconds = [], [Traffic()], []

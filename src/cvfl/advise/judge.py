@@ -24,7 +24,7 @@ from cvfl.advise.trials import Effort, OnWork, Seen, Trials, run_trials
 from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
 from cvfl.errors import ConfigError
-from cvfl.federation.build import make_recipe
+from cvfl.federation.build import recipe_for
 from cvfl.protocol import Plan
 from cvfl.protocol.metrics import BETTER_LOW, headline
 
@@ -84,7 +84,7 @@ def plan_run(
 
     The default clock is the processor time of this thread: what else the machine does is no matter.
     """
-    plan = make_recipe(config, data).plan
+    plan = recipe_for(config, data).plan
     clock = clock or (time.thread_time if plan.device.type == "cpu" else time.perf_counter)
 
     def worth(setting: Setting, seen: Seen) -> bool:

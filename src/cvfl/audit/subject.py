@@ -18,8 +18,8 @@ from cvfl.audit.attacks import AUDIT
 from cvfl.config.schema import RunConfig, parse_config
 from cvfl.data import VerticalData
 from cvfl.errors import CvflError, DataError
-from cvfl.federation.build import Federation, make_federation, make_recipe
-from cvfl.federation.rows import Loaded, load_data
+from cvfl.federation.build import Federation, make_federation, recipe_for
+from cvfl.federation.load import Loaded, load_data
 from cvfl.protocol import Loss, Recipe, Rows, StepSize
 from cvfl.rng import stream
 from cvfl.runs.directory import fingerprint
@@ -54,7 +54,7 @@ class Subject:
         data = replace(whole.of_training_rows(chosen), augment=None)
         epoch = math.ceil(len(whole.train_labels) / config.batch_size)
         looks = min(LOOKS, math.ceil(summary["rounds"] / epoch))
-        recipe, noisy = make_recipe(config, data), config.privacy.noise is not None
+        recipe, noisy = recipe_for(config, data), config.privacy.noise is not None
         # Not the secrets of the run, which parties keep to themselves: others, so that an audit can be repeated.
         secrets = {name: stream(config.seed, AUDIT, "noise", name).words(4).tobytes() for name in data.names}
         before, federation = (

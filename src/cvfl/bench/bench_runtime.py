@@ -137,7 +137,7 @@ class _PayloadParty:
     """Stands for a PartyRole: answers every payload with its own."""
 
     def __init__(self, name: str, payload: int) -> None:
-        self.material, self.done, self.refused = self, False, None
+        self.done, self.refused = False, None
         self.name, self._payload = name, bytes(payload)
 
     def hello(self) -> bytes:

@@ -12,7 +12,7 @@ from torch import nn
 
 from cvfl.config.schema import GRID, parse_config
 from cvfl.data import VerticalData
-from cvfl.federation.build import Federation, make_federation, make_recipe
+from cvfl.federation.build import Federation, make_federation, recipe_for
 from cvfl.models import LSTM, MLP
 from cvfl.protocol import Loss
 from cvfl.rng import stream
@@ -112,4 +112,4 @@ def _federation(shape: SecureShape, M: int, aggregation: str) -> Federation:
             "privacy": {"aggregation": aggregation},
         }
     )
-    return make_federation(make_recipe(config, data, [shape.make] * M), data, apart=True)
+    return make_federation(recipe_for(config, data, [shape.make] * M), data, apart=True)

@@ -17,7 +17,7 @@ from cvfl.cli.errors import one_line
 from cvfl.config.schema import RunConfig, load_config
 from cvfl.data.tables.organisation import PartyTable
 from cvfl.errors import ConfigError, writing
-from cvfl.federation.rows import Rows, open_tables, shared_rows
+from cvfl.federation.load import Rows, open_tables, shared_rows
 from cvfl.privacy import Aligned
 
 

@@ -20,7 +20,7 @@ from cvfl.data.sets.fetch import DATASETS, fetch_dataset
 from cvfl.data.tables.kinds import Column
 from cvfl.data.tables.organisation import PartyTable
 from cvfl.errors import ConfigError, suggest
-from cvfl.federation.rows import open_party
+from cvfl.federation.load import open_party
 
 data = typer.Typer(help="Look at a party's table, or get a public data set.", no_args_is_help=True)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

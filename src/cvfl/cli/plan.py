@@ -20,7 +20,7 @@ from cvfl.cli.display import MB, StepDisplay
 from cvfl.cli.errors import one_line
 from cvfl.config.schema import RunConfig, load_config
 from cvfl.errors import ConfigError
-from cvfl.federation.rows import load_data
+from cvfl.federation.load import load_data
 
 
 def plan(

@@ -15,7 +15,7 @@ from cvfl.cli.tables import noise_lines, results_table
 from cvfl.cli.train import free_path
 from cvfl.config.schema import RunConfig, load_config
 from cvfl.errors import ConfigError
-from cvfl.federation.serve import PartyRun, ServerRun
+from cvfl.federation.roles import PartyRun, ServerRun
 from cvfl.runs.directory import RunDirectory
 from cvfl.runtime import one_thread_a_role
 

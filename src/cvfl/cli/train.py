@@ -15,9 +15,9 @@ from cvfl.cli.observers import Observer, observed, replay
 from cvfl.cli.tables import noise_lines, results_table
 from cvfl.config.schema import RunConfig, load_config
 from cvfl.errors import ConfigError
+from cvfl.federation.load import load_data
 from cvfl.federation.nvflare_simulator import train_nvflare
 from cvfl.federation.processes import train_grpc
-from cvfl.federation.rows import load_data
 from cvfl.federation.train import train as run
 
 

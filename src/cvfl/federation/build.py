@@ -1,21 +1,28 @@
-"""From a configuration and data to the roles of a federation."""
+"""The builder of roles, one for every runtime.
+
+    configuration, Facts ──make_recipe──▶ Recipe ──▶ party_machine, server_machine ──▶ what a runtime drives
+
+A role on a machine of its own hears the facts in the handshake; where all roles are in one process they come from the
+data, and `make_federation` builds them all.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from cvfl import models as networks
 from cvfl.compress import build
+from cvfl.config.modes import check_sum, label_holder
 from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
 from cvfl.errors import ConfigError, suggest
-from cvfl.federation.modes import check_sum, label_holder, masked, release_of, session_secrets
-from cvfl.privacy.relay import Relay, sealed
+from cvfl.privacy.relay import Holder, Relay, sealed
 from cvfl.protocol import (
     Codecs,
     Holding,
@@ -34,32 +41,13 @@ from cvfl.protocol import (
 from cvfl.protocol.fusion import Foldable
 from cvfl.protocol.layers import initialised
 from cvfl.protocol.recipe import MakeModel
+from cvfl.protocol.release import MakeRelease
 from cvfl.types import SERVER
 
+if TYPE_CHECKING:  # keys need an extra
+    from cvfl.privacy.keys import PairSecrets
+
 _CPU = torch.device("cpu")
-Roles = tuple[ServerMachine, tuple[PartyMachine, ...]]
-"""What a runtime drives: in the place of the server, and of the parties."""
-
-
-@dataclass(frozen=True)
-class Federation:
-    """All roles of a run in one process."""
-
-    recipe: Recipe
-    codecs: Codecs
-    server: Server
-    parties: tuple[Party, ...]
-    sealed: Roles | None = None
-
-    @property
-    def roles(self) -> Roles:
-        """The server and the parties as they are driven: themselves, or in machines that seal what they say."""
-        return self.sealed or (self.server, self.parties)
-
-    @property
-    def plan(self) -> Plan:
-        """The plan that all roles share."""
-        return self.recipe.plan
 
 
 @dataclass(frozen=True)
@@ -70,45 +58,25 @@ class Facts:
     widths: tuple[int, ...]
     compressors: tuple[str, ...]
     rows: tuple[int, int, int]
+    """Training, validation and test rows."""
     loss: Loss
     outputs: int
 
 
 def make_recipe(
-    config: RunConfig,
-    data: VerticalData,
-    models: Sequence[MakeModel] | None = None,
-    server_model: MakeModel | None = None,
+    config: RunConfig, facts: Facts, models: Sequence[MakeModel], server_model: MakeModel | None = None
 ) -> Recipe:
-    """Plan, models and compressors for this data; own models take the place of the configured ones.
+    """The recipe that belongs to these facts, the same at every role.
 
     A party's model maps its rows to B x P_m, the server model maps the list of all embeddings to B x outputs.
     """
-    if strange := [name for name in config.party if name not in data.names]:
-        raise ConfigError(f"party.{strange[0]}: no such party{suggest(strange[0], data.names)}")
-    makers = tuple(models) if models is not None else _configured(config, data)
-    facts = Facts(
-        names=data.names,
-        widths=_widths(config, data, makers) if models is not None else configured_widths(config, data.names),
-        compressors=tuple(config.compressor_of(name) for name in data.names),
-        rows=(len(data.train_labels), len(data.validation_labels), len(data.test_labels)),
-        loss=data.loss,
-        outputs=data.outputs,
-    )
-    return recipe_of(config, facts, makers, server_model)
-
-
-def recipe_of(
-    config: RunConfig, facts: Facts, models: Sequence[MakeModel], server_model: MakeModel | None = None
-) -> Recipe:
-    """The recipe that belongs to these facts, the same at every role."""
     loss, dtype, head = config.loss or facts.loss, getattr(torch, config.precision), config.server_model
     if (loss is Loss.MULTICLASS) != (facts.loss is Loss.MULTICLASS):
         raise ConfigError(f"loss: {loss} does not fit labels of a {facts.loss} task")
     make = server_model or networks.server_model(head.name, facts.widths, facts.outputs, head.hidden, dtype)
     replies = config.reply_compressor
     if config.privacy.secure:
-        check_sum(config, facts, make, dtype)
+        check_sum(config, facts.names, facts.widths, facts.compressors, make)
     return Recipe(
         plan=_plan(config, facts, loss, dtype, _sum_width(config, facts, make, dtype)),
         names=facts.names,
@@ -119,7 +87,7 @@ def recipe_of(
         gradient_compressor=partial(build, config.gradient_compressor or replies, "gradient"),
         partial_compressor=partial(build, config.partial_compressor or replies, "partial"),
         holder=label_holder(config, facts.names),
-        release=release_of(config.privacy),
+        release=_release(config.privacy.clip, config.privacy.noise),
     )
 
 
@@ -138,35 +106,13 @@ def _sum_width(config: RunConfig, facts: Facts, make: MakeModel, dtype: torch.dt
         return model.enter(blank).shape[1]
 
 
-def party_maker(config: RunConfig, name: str, rows: Rows, categories: tuple[int, ...] = ()) -> MakeModel:
-    """How to make the configured model of a party for its rows."""
-    model, dtype = config.model_of(name), getattr(torch, config.precision)
-    shape = tuple(rows.shape[1:])
-    return networks.party_model(model.name, shape, model.width, model.hidden, dtype, categories=categories)
+def _release(clip: float | None, noise: float | None) -> MakeRelease | None:
+    """How noise is added to what leaves a party, if it is."""
+    if noise is None or clip is None:
+        return None
+    from cvfl.privacy.noise import noise_for  # noqa: PLC0415  an extra
 
-
-def configured_widths(config: RunConfig, names: Sequence[str]) -> tuple[int, ...]:
-    """Widths of the embeddings as the configuration has them."""
-    return tuple(config.model_of(name).width for name in names)
-
-
-def _configured(config: RunConfig, data: VerticalData) -> tuple[MakeModel, ...]:
-    categories = data.categories or ((),) * len(data.names)
-    return tuple(party_maker(config, *held) for held in zip(data.names, data.train, categories, strict=True))
-
-
-def _widths(config: RunConfig, data: VerticalData, models: Sequence[MakeModel]) -> tuple[int, ...]:
-    """Widths of the embeddings that a user's own models give, found by trying them."""
-    if len(models) != len(data.names):
-        raise ConfigError(f"{len(models)} models for {len(data.names)} parties")
-    widths = []
-    for m, (name, make, rows) in enumerate(zip(data.names, models, data.train, strict=True), start=1):
-        with torch.no_grad():
-            h = initialised(make, config.seed, m).eval()(rows[torch.arange(min(2, len(rows)))])
-        if h.ndim != 2:
-            raise ConfigError(f"{name}: a party's model gives B x P numbers, not {tuple(h.shape)}")
-        widths.append(h.shape[1])
-    return tuple(widths)
+    return partial(noise_for, noise * clip)
 
 
 def _device(name: str) -> torch.device:
@@ -203,6 +149,72 @@ def _plan(config: RunConfig, facts: Facts, loss: Loss, dtype: torch.dtype, sum_w
     )
 
 
+def party_maker(config: RunConfig, name: str, rows: Rows, categories: tuple[int, ...] = ()) -> MakeModel:
+    """How to make the configured model of a party for its rows."""
+    model, dtype = config.model_of(name), getattr(torch, config.precision)
+    shape = tuple(rows.shape[1:])
+    return networks.party_model(model.name, shape, model.width, model.hidden, dtype, categories=categories)
+
+
+def party_machine(
+    recipe: Recipe,
+    m: int,
+    holding: Holding,
+    labels: Labels,
+    codecs: Codecs,
+    secrets: PairSecrets | None = None,
+    noise_secret: bytes | None = None,
+) -> PartyMachine:
+    """Party m with its rows and the labels that it has; with the server model, too, if labels stay with it.
+
+    `secrets` are those of this session, which masks and seals come from; `noise_secret` is the party's own of this run.
+    """
+    if codecs.total is not None and secrets is not None:
+        from cvfl.privacy.masks import Masks  # noqa: PLC0415  an extra
+
+        codecs.mask(m, Masks(secrets))
+    party = recipe.party(m, holding, codecs, noise_secret)
+    if not recipe.holder:
+        return party
+    return sealed(recipe, party, recipe.server(labels, codecs) if m == recipe.holder else None, secrets)
+
+
+def server_machine(recipe: Recipe, labels: Labels | None, codecs: Codecs | None = None) -> ServerMachine:
+    """The server with the labels; a relay if they stay with a party."""
+    if recipe.holder:
+        return Relay(recipe.plan, recipe.holder)
+    assert labels is not None
+    return recipe.server(labels, codecs or recipe.codecs())
+
+
+@dataclass(frozen=True)
+class Federation:
+    """All roles of a run in one process, as a runtime drives them."""
+
+    recipe: Recipe
+    codecs: Codecs
+    roles: tuple[ServerMachine, tuple[PartyMachine, ...]]
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that all roles share."""
+        return self.recipe.plan
+
+    @property
+    def server(self) -> Server:
+        """The server with its model, wherever it runs: labels that stay with a party keep it there."""
+        server, parties = self.roles
+        if isinstance(server, Server):
+            return server
+        (found,) = (party.server for party in parties if isinstance(party, Holder))
+        return found
+
+    @property
+    def parties(self) -> tuple[Party, ...]:
+        """The parties themselves, without what seals their messages."""
+        return tuple(party if isinstance(party, Party) else party.party for party in self.roles[1])  # type: ignore[attr-defined]
+
+
 def make_federation(
     recipe: Recipe, data: VerticalData, apart: bool = False, noise_secrets: Mapping[str, bytes] | None = None
 ) -> Federation:
@@ -211,28 +223,81 @@ def make_federation(
     With `apart` each role decodes for itself, as on a machine of its own; the bits are the same. Noise comes from
     a secret of each party, given by name or drawn.
     """
-    codecs, device = recipe.codecs(), recipe.plan.device
-    secrets = session_secrets(recipe.plan.M) if recipe.plan.secure or recipe.holder else {}
-    labels = Labels(*(y.to(device) for y in (data.train_labels, data.test_labels, data.validation_labels)))
-    shared = labels.train if recipe.plan.algorithm == 1 else None
+    codecs, secrets, plan = recipe.codecs(), _session(recipe), recipe.plan
+    labels = labels_of(data, plan.device)
     parties = tuple(
-        recipe.party(
+        party_machine(
+            recipe,
             m,
-            Holding(name, *held(data, m - 1, device), shared, data.augment),
-            masked(recipe.codecs() if apart else codecs, m, secrets.get(m)),
+            holding_of(data, m - 1, plan),
+            labels,
+            recipe.codecs() if apart else codecs,
+            secrets.get(m),
             (noise_secrets or {}).get(name),
         )
         for m, name in enumerate(data.names, start=1)
     )
-    server = recipe.server(labels, codecs)
-    if not recipe.holder:
-        return Federation(recipe, codecs, server, parties)
-    around = tuple(sealed(recipe, party, server, secrets[party.m]) for party in parties)
-    return Federation(recipe, codecs, server, parties, (Relay(recipe.plan, recipe.holder), around))
+    return Federation(recipe, codecs, (server_machine(recipe, labels, codecs), parties))
 
 
-def held(data: VerticalData, at: int, device: torch.device = _CPU) -> tuple[Rows, tuple[Rows, ...]]:
-    """A party's training rows and its held-out rows; what is in memory goes to the device once."""
+def _session(recipe: Recipe) -> dict[int, PairSecrets]:
+    """What each party of this process shares with the others, for one session, if the mode needs it."""
+    if not (recipe.plan.secure or recipe.holder):
+        return {}
+    from cvfl.privacy.keys import SessionKey  # noqa: PLC0415  an extra
+
+    keys = [SessionKey() for _ in recipe.names]
+    publics = [key.public for key in keys]
+    return {m: key.agree(m, publics) for m, key in enumerate(keys, start=1)}
+
+
+def labels_of(data: VerticalData, device: torch.device = _CPU) -> Labels:
+    """All labels of a data set."""
+    return Labels(*(y.to(device) for y in (data.train_labels, data.test_labels, data.validation_labels)))
+
+
+def holding_of(data: VerticalData, at: int, plan: Plan) -> Holding:
+    """A party's part of a data set; what is in memory goes to the device once."""
     held_out = (*data.validation[at : at + 1], data.test[at])
-    train, *rest = (rows.to(device) if isinstance(rows, Tensor) else rows for rows in (data.train[at], *held_out))
-    return train, tuple(rest)
+    train, *rest = (rows.to(plan.device) if isinstance(rows, Tensor) else rows for rows in (data.train[at], *held_out))
+    labels = data.train_labels.to(plan.device) if plan.algorithm == 1 else None
+    return Holding(data.names[at], train, tuple(rest), labels, data.augment)
+
+
+def recipe_for(
+    config: RunConfig,
+    data: VerticalData,
+    models: Sequence[MakeModel] | None = None,
+    server_model: MakeModel | None = None,
+) -> Recipe:
+    """The recipe for data that is all here; own models take the place of the configured ones."""
+    if strange := [name for name in config.party if name not in data.names]:
+        raise ConfigError(f"party.{strange[0]}: no such party{suggest(strange[0], data.names)}")
+    facts = Facts(
+        names=data.names,
+        widths=_widths(config, data, models) if models else tuple(config.model_of(name).width for name in data.names),
+        compressors=tuple(config.compressor_of(name) for name in data.names),
+        rows=(len(data.train_labels), len(data.validation_labels), len(data.test_labels)),
+        loss=data.loss,
+        outputs=data.outputs,
+    )
+    return make_recipe(config, facts, models or _configured(config, data), server_model)
+
+
+def _configured(config: RunConfig, data: VerticalData) -> tuple[MakeModel, ...]:
+    categories = data.categories or ((),) * len(data.names)
+    return tuple(party_maker(config, *held) for held in zip(data.names, data.train, categories, strict=True))
+
+
+def _widths(config: RunConfig, data: VerticalData, models: Sequence[MakeModel]) -> tuple[int, ...]:
+    """Widths of the embeddings that a user's own models give, found by trying them."""
+    if len(models) != len(data.names):
+        raise ConfigError(f"{len(models)} models for {len(data.names)} parties")
+    widths = []
+    for m, (name, make, rows) in enumerate(zip(data.names, models, data.train, strict=True), start=1):
+        with torch.no_grad():
+            h = initialised(make, config.seed, m).eval()(rows[torch.arange(min(2, len(rows)))])
+        if h.ndim != 2:
+            raise ConfigError(f"{name}: a party's model gives B x P numbers, not {tuple(h.shape)}")
+        widths.append(h.shape[1])
+    return tuple(widths)

@@ -10,7 +10,7 @@ from cvfl.federation.build import Federation
 from cvfl.runs.journal import Journal
 from cvfl.runtime import Meter
 from cvfl.runtime.checkpoint import Checkpoints
-from cvfl.runtime.server_rounds import between_rounds, take_up
+from cvfl.runtime.round import between_rounds, take_up
 
 
 class Keep:

@@ -24,7 +24,7 @@ from typing import Any
 from cvfl.config.schema import RunConfig, check_tables, parse_config
 from cvfl.errors import ConfigError, writing
 from cvfl.federation.progress import progress_values
-from cvfl.federation.serve import PartyRun, ServerRun, federation_names
+from cvfl.federation.roles import PartyRun, ServerRun, federation_names
 from cvfl.federation.train import Progress
 from cvfl.runtime.nvflare.place import Place
 

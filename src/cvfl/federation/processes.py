@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from cvfl.config.schema import load_config
 from cvfl.errors import ConfigError, RemoteProtocolError
-from cvfl.federation.serve import federation_names
+from cvfl.federation.roles import federation_names
 from cvfl.runtime.grpc.delay import DelayProxy
 
 OnEvent = Callable[[Mapping[str, Any]], None]
@@ -62,19 +62,12 @@ def train_grpc(
 
 
 def add_parties(out: Path, names: Sequence[str], models: Path) -> dict[str, Any]:
-    """Put what parties of this machine wrote into the run directory; the summary with all hashes."""
-    summary: dict[str, Any] = json.loads((out / "summary.json").read_text(encoding="utf-8"))
-    for name in names:
-        facts = json.loads((models / f"{name}.json").read_text(encoding="utf-8"))
-        summary["parameters"][name] = facts["parameters"]
-        files = [f"{name}.safetensors", f"{name}.preparation"]
-        if "server" in facts:  # it holds the labels, and with them the server model
-            summary["parameters"]["server"] = facts["server"]
-            files.append("server.safetensors")
-        for file in files:
+    """Put the models of parties of this machine into the run directory; the summary of the run."""
+    for name in (*names, "server"):  # a party that holds the labels has the server model, too
+        for file in (f"{name}.safetensors", f"{name}.preparation"):
             if (models / file).exists():
                 shutil.copy(models / file, out / "parameters")
-    (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    summary: dict[str, Any] = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     return summary
 
 

@@ -14,9 +14,9 @@ from torch import nn
 from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
 from cvfl.data.tables.organisation import Assembled
-from cvfl.federation.build import Federation, make_federation, make_recipe
+from cvfl.federation.build import Federation, make_federation, recipe_for
 from cvfl.federation.keep import Keep
-from cvfl.federation.rows import Loaded, load_data
+from cvfl.federation.load import Loaded, load_data
 from cvfl.privacy.account import check_accountant
 from cvfl.protocol.metrics import headline
 from cvfl.protocol.recipe import MakeModel
@@ -64,7 +64,7 @@ def train(
     """
     check_accountant(config.privacy.noise)
     loaded = _loaded(config, data)
-    recipe = make_recipe(config, loaded.data, models, server_model)
+    recipe = recipe_for(config, loaded.data, models, server_model)
     federation = make_federation(recipe, loaded.data, noise_secrets=noise_secrets)
     name = name or config.compressor
     if out is None:

@@ -30,7 +30,7 @@ from cvfl.config.sections import Section
 from cvfl.data.sets.builtin import BUILTIN
 from cvfl.errors import ConfigError, suggest
 from cvfl.federation.keep import Keep
-from cvfl.federation.rows import Loaded, load_data
+from cvfl.federation.load import Loaded, load_data
 from cvfl.federation.train import Progress as RunProgress
 from cvfl.federation.train import train
 from cvfl.runs.journal import last_line

@@ -1,4 +1,4 @@
-"""Messages by which roles find together, before the first round and after a restart.
+"""Messages of the handshake: before the first round, after a restart, and at the end.
 
     party                               server
       Hello(name, terms)     ────▶                         who I am and what I was told; refused if it differs
@@ -8,7 +8,7 @@
       Settled(session, rows) ────▶                         my rows are in their order
                              ◀────      Begin(session, t0) go back to round t0 and send its embedding
       ...                               rounds
-      Have(session, rounds)  ────▶                         the last round is over, and what it left is kept
+      Complete(session, ...) ────▶                         the last round is over, and what it left is kept
                              ◀────      End                everyone has said so: the run is over
       End                    ────▶                         I have heard it
 
@@ -30,7 +30,7 @@ from cvfl.wire.packet import Reader
 
 CONTROL, TARGETS = 7, 8
 MAX_CONTROL = 1 << 20
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of the messages and of what they mean; it changes when either does."""
 
 
@@ -97,8 +97,22 @@ class Begin(_Message):
     keys: list[str] = Field(default_factory=list)
 
 
+class Complete(_Message):
+    """The last round is over, and what it left is kept.
+
+    For the record of the run: SHA-256 of the sender's models by role, and for rounds that were evaluated its squared
+    compression error as (round, measured, expected, bound).
+    """
+
+    type: Literal["complete"] = "complete"
+    session: int
+    rounds: int
+    parameters: dict[str, str]
+    errors: list[tuple[int, float, float, float]]
+
+
 class End(_Message):
-    """The run is over; nothing more is sent."""
+    """The run is over; nothing more is sent. A party that has heard it says the same."""
 
     type: Literal["end"] = "end"
     rounds: int
@@ -111,7 +125,7 @@ class Refusal(_Message):
     reason: str
 
 
-Control = Hello | Recall | Have | Settle | Settled | Begin | End | Refusal
+Control = Hello | Recall | Have | Settle | Settled | Begin | Complete | End | Refusal
 _CONTROL: TypeAdapter[Control] = TypeAdapter(Annotated[Control, Field(discriminator="type")])
 
 
@@ -151,4 +165,4 @@ def decode_control(frame: Bytes, max_body: int = MAX_BODY) -> tuple[int, Control
             return sender, _CONTROL.validate_json(bytes(body))
         except ValidationError:
             raise DecodeError("a control message that is malformed") from None
-    raise DecodeError(f"a message of kind {kind} and round {t0} where roles find together")
+    raise DecodeError(f"a message of kind {kind} and round {t0} in the handshake")

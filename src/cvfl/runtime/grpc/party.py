@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 
 from cvfl.errors import CvflError, RemoteProtocolError
+from cvfl.runtime.carrier import PartyEnd, refusal
 from cvfl.runtime.grpc.channel import MAX_FRAME, METHOD, SERVICE, Identity, check_insecure, grpc, options
-from cvfl.runtime.party_role import PartyRole, refusal
 
 OnWait = Callable[[str, float], None]
 """(why there is no connection, for how many seconds)"""
@@ -24,7 +24,7 @@ _SHORTEST_CONNECT, _LONGEST_CONNECT = 1.0, 20.0
 
 
 def attend(
-    role: PartyRole,
+    role: PartyEnd,
     address: str,
     identity: Identity | None,
     on_wait: OnWait = lambda why, seconds: None,
@@ -49,21 +49,21 @@ def attend(
             why = "the server ended the connection"
         except grpc.RpcError as error:
             if error.code() in _FINAL:
-                raise RemoteProtocolError(f"{role.material.name}: refused by {address}: {error.details()}") from None
+                raise RemoteProtocolError(f"{role.name}: refused by {address}: {error.details()}") from None
             why = f"{error.code().name.lower().replace('_', ' ')}: {error.details()}".splitlines()[0]
         if role.refused is not None:
-            raise RemoteProtocolError(f"{role.material.name}: the server stopped: {role.refused}")
+            raise RemoteProtocolError(f"{role.name}: the server stopped: {role.refused}")
         if role.done:
             return
         waited = time.monotonic() - lost
         if waited > wait_limit:
-            raise RemoteProtocolError(f"{role.material.name}: no server at {address} for {waited:.0f} s ({why})")
+            raise RemoteProtocolError(f"{role.name}: no server at {address} for {waited:.0f} s ({why})")
         on_wait(why, waited)
         time.sleep(min(pause, wait_limit - waited))
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def _session(role: PartyRole, channel: grpc.Channel, heard: Callable[[], None]) -> None:
+def _session(role: PartyEnd, channel: grpc.Channel, heard: Callable[[], None]) -> None:
     """One stream from its start to its end; `heard` is called whenever the server said something."""
     outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(iter(outbox.get, None))

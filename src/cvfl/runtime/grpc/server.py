@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cvfl.errors import CvflError, DecodeError, RemoteProtocolError
+from cvfl.runtime.carrier import Replies, ServerEnd, TermsError
 from cvfl.runtime.grpc.channel import MAX_FRAME, METHOD, SERVICE, Identity, check_insecure, grpc, options, peer_name
-from cvfl.runtime.server_role import ServerRole, TermsError
-from cvfl.runtime.server_rounds import Replies
 from cvfl.wire.control import Refusal, encode_control
 
 OnMissing = Literal["wait", "fail"]
@@ -56,7 +55,7 @@ class FederationServer:
 
     def __init__(
         self,
-        role: ServerRole,
+        role: ServerEnd,
         address: str,
         identity: Identity | None,
         on_missing: OnMissing = "wait",

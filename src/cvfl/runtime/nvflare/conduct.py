@@ -11,12 +11,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from cvfl.errors import CvflError, DecodeError, RemoteProtocolError
+from cvfl.runtime.carrier import ServerEnd
 from cvfl.runtime.inprocess import one_thread_a_role
 from cvfl.runtime.nvflare.parcel import Parcel, State, fitting, unpack
-from cvfl.runtime.server_rounds import Replies
 from cvfl.types import SERVER
 from cvfl.wire import Bytes
 from cvfl.wire.control import Refusal, encode_control
@@ -29,27 +28,6 @@ TIMEOUT = 10.0
 _BYTES_A_SECOND = 1 << 20
 _PAUSE = 0.25
 _FAREWELL = 5.0
-
-
-class Conducting(Protocol):
-    """What is conducted: a server role."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The parties, in order."""
-
-    @property
-    def done(self) -> bool:
-        """Whether the run is over."""
-
-    def join(self, frame: Bytes, name: str) -> tuple[int, Replies]:
-        """Take a party's first frame."""
-
-    def receive(self, m: int, frame: Bytes) -> Replies:
-        """Take a frame of party m."""
-
-    def work(self) -> Replies:
-        """Compute, now that the replies are on their way."""
 
 
 class Line:
@@ -120,7 +98,7 @@ def _checked(number: int, reply: Bytes) -> Parcel:
     return answer
 
 
-def conduct(role: Conducting, ask: Ask, stopped: Callable[[], bool], patience: float) -> bool:
+def conduct(role: ServerEnd, ask: Ask, stopped: Callable[[], bool], patience: float) -> bool:
     """Drive the server until the run is over and every party knows it; False if it was stopped before.
 
     `patience` is how long a party may be out of reach; as long as it says that it works, it is not.
@@ -139,9 +117,7 @@ def conduct(role: Conducting, ask: Ask, stopped: Callable[[], bool], patience: f
 
 
 class _Conductor:
-    def __init__(
-        self, role: Conducting, lines: dict[str, Line], answers: queue.SimpleQueue[tuple[str, Parcel]]
-    ) -> None:
+    def __init__(self, role: ServerEnd, lines: dict[str, Line], answers: queue.SimpleQueue[tuple[str, Parcel]]) -> None:
         self._role, self._lines, self._answers = role, lines, answers
         self._numbers: dict[str, int] = {}
 

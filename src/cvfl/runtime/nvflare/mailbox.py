@@ -10,10 +10,11 @@ import logging
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Protocol
 
 from cvfl.errors import CvflError, ProtocolError
+from cvfl.runtime.carrier import PartyEnd
 from cvfl.runtime.inprocess import one_thread_a_role
 from cvfl.runtime.nvflare.parcel import Parcel, State, fitting, unpack
 from cvfl.wire import Bytes
@@ -23,29 +24,11 @@ WAIT = 2.0
 _log = logging.getLogger(__name__)
 
 
-class Answering(Protocol):
-    """What a mailbox drives: a party role."""
-
-    @property
-    def done(self) -> bool:
-        """Whether the run is over."""
-
-    @property
-    def refused(self) -> str | None:
-        """Why the server stopped, if it did."""
-
-    def hello(self) -> bytes:
-        """The first frame."""
-
-    def receive(self, frame: Bytes) -> Iterable[Bytes]:
-        """The answers to a frame, as they are ready."""
-
-
 class PartyDuty(Protocol):
     """A party role, and what is to be done when it is over."""
 
     @property
-    def role(self) -> Answering:
+    def role(self) -> PartyEnd:
         """The role."""
 
     def finish(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from cvfl.runtime.nvflare.conduct import Conducting
+from cvfl.runtime.carrier import ServerEnd
 from cvfl.runtime.nvflare.mailbox import PartyDuty
 
 
@@ -25,7 +25,7 @@ class ServerDuty(Protocol):
     """The server role, how long parties may be out of reach, and what is to be done when it is over."""
 
     @property
-    def role(self) -> Conducting:
+    def role(self) -> ServerEnd:
         """The role."""
 
     @property

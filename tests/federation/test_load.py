@@ -13,7 +13,7 @@ import torch
 from cvfl.config.schema import RunConfig, load_config, parse_config
 from cvfl.data.tables.prepare import Preparation
 from cvfl.errors import ConfigError, CvflError, DataError
-from cvfl.federation.rows import load_data
+from cvfl.federation.load import load_data
 from cvfl.federation.train import train
 
 PEOPLE = 120

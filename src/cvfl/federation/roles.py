@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,22 +16,21 @@ from torch import nn
 from cvfl.config.schema import RunConfig
 from cvfl.config.sections import PartyConfig
 from cvfl.errors import ConfigError, suggest, writing
-from cvfl.federation.build import recipe_of
-from cvfl.federation.party_rows import NamedRows, TableRows
-from cvfl.federation.rows import load_data, open_party
-from cvfl.federation.server_desk import NamedDesk, TableDesk
+from cvfl.federation.build import make_recipe
+from cvfl.federation.load import load_data, open_party
+from cvfl.federation.party import PartyRole
+from cvfl.federation.rows import NamedLabels, NamedRows, PartyRows, ServerRows, TableLabels, TableRows
+from cvfl.federation.server import ServerRole
 from cvfl.federation.terms import elsewhere, offer_of, read_facts, terms_of
 from cvfl.federation.train import Progress, RunResult
 from cvfl.privacy.account import check_accountant
-from cvfl.protocol import Recipe
+from cvfl.protocol import Measured, Recipe
 from cvfl.protocol.metrics import headline
 from cvfl.runs import directory as record
 from cvfl.runs.journal import Journal
 from cvfl.runs.summary import summarise
 from cvfl.runtime import RoundReport
 from cvfl.runtime.checkpoint import Checkpoints
-from cvfl.runtime.party_role import PartyRole
-from cvfl.runtime.server_role import ServerRole
 from cvfl.types import OnStep
 
 OnRound = Callable[[Progress], None]
@@ -49,16 +48,16 @@ class ServerRun:
 
     def __post_init__(self) -> None:
         check_accountant(self.config.privacy.noise)
-        self.desk, names = _desk(self.config)
+        rows = _server_rows(self.config)
         fresh_state(self.state, terms_of(self.config))
         self._journal = Journal(self.state / "metrics.jsonl")
         # A round whose line was lost with the power is run again.
         Checkpoints(self.state / "checkpoints").drop_after(len(self._journal.lines))
         self._began = time.perf_counter()
         self.role = ServerRole(
-            names,
+            rows.names,
             terms_of(self.config),
-            self.desk,
+            rows,
             self.state,
             self.config.network.checkpoint_every,
             self._record,
@@ -79,14 +78,26 @@ class ServerRun:
     def recipe(self) -> Recipe:
         """The recipe of the run that has begun."""
         facts = read_facts(self.role.facts)
-        return recipe_of(self.config, facts, [elsewhere] * len(facts.names))
+        return make_recipe(self.config, facts, [elsewhere] * len(facts.names))
+
+    def _with_errors(self, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The lines with the compression errors that parties told at the end, in the order of the roles."""
+        left = sorted(self.role.left.items())
+        told = [(self.role.names[m - 1], {t0: error for t0, *error in one.errors}) for m, one in left]
+        errors = [{name: by[line["round"]] for name, by in told if line["round"] in by} for line in lines]
+        return [
+            line | {"compression_error": line.get("compression_error", {}) | _named(own)} if own else line
+            for line, own in zip(lines, errors, strict=True)
+        ]
 
     def finish(self, out: Path) -> RunResult:
         """Write the run directory; the state is no longer needed. A server that only relays has no model to write."""
         rounds = self.role.rounds
         assert rounds.server is not None
-        history, models = self._journal.lines, dict(rounds.server.models)
-        hashes, seconds = _hashes(models), time.perf_counter() - self._began
+        models, seconds = dict(rounds.server.models), time.perf_counter() - self._began
+        history, hashes = self._with_errors(self._journal.lines), _hashes(models)
+        for left in self.role.left.values():
+            hashes |= left.parameters
         summary = summarise(self.config, self.name, self.recipe(), history, rounds.meter, hashes, seconds)
         summary["alignment"] = record.alignment(self.role.aligned, self.role.setup_meter)
         summary["sent_again"] = rounds.sent_again
@@ -116,11 +127,11 @@ class PartyRun:
 
     def __post_init__(self) -> None:
         fresh_state(self.state, terms_of(self.config) | _own(self.config, self.name))
-        self._rows = self._material()
+        self._rows = self._party_rows()
         terms, offer = terms_of(self.config), offer_of(self.config, self.name)
         self.role = PartyRole(self._rows, terms, offer, self.state, self.config.network.checkpoint_every)
 
-    def _material(self) -> NamedRows | TableRows:
+    def _party_rows(self) -> PartyRows:
         if self.config.data.name is not None:
             return NamedRows(self.config, self.name, load_data(self.config, self.on_step).data)
         if self.name not in self.config.party:
@@ -142,10 +153,14 @@ class PartyRun:
             out.mkdir(parents=True, exist_ok=True)
             for role, model in models.items():
                 (out / f"{role}.safetensors").write_bytes(record.serialised(model))
-            if isinstance(self._rows, TableRows) and self._rows.preparation:
+            if self._rows.preparation:
                 self._rows.preparation.save(out / f"{self.name}.preparation")
             (out / f"{self.name}.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         shutil.rmtree(self.state, ignore_errors=True)
+
+
+def _named(errors: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
+    return {name: record.error(Measured(*error)) for name, error in errors.items()}
 
 
 def _hashes(models: Mapping[str, nn.Module]) -> dict[str, str]:
@@ -183,8 +198,7 @@ def federation_names(config: RunConfig) -> tuple[str, ...]:
     return tuple(config.party) if config.data.name is None else load_data(config).data.names
 
 
-def _desk(config: RunConfig) -> tuple[NamedDesk, tuple[str, ...]]:
+def _server_rows(config: RunConfig) -> ServerRows:
     if config.data.name is None:
-        return TableDesk(config, tuple(config.party)), tuple(config.party)
-    data = load_data(config).data
-    return NamedDesk(config, data), data.names
+        return TableLabels(config, tuple(config.party))
+    return NamedLabels(config, load_data(config).data)

@@ -9,13 +9,13 @@ from typing import Any
 
 from cvfl.errors import LocalProtocolError
 from cvfl.protocol import ServerMachine
+from cvfl.runtime.carrier import Replies
 from cvfl.runtime.checkpoint import Checkpoints
 from cvfl.runtime.inprocess import RoundReport
 from cvfl.runtime.meter import Meter, Traffic
 from cvfl.types import SERVER, Direction
 from cvfl.wire import Bytes, Message, encode
 
-Replies = list[tuple[int, bytes]]
 OnRound = Callable[[RoundReport], None]
 OnBack = Callable[[int], None]
 

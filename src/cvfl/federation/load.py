@@ -1,0 +1,168 @@
+"""From a configuration to the rows of a federation: a named data set, or the parties' own tables, aligned.
+
+    open tables ──▶ ids ──private alignment──▶ common ids ──hash──▶ order and split ──▶ every party prepares its columns
+
+What happens here for all parties in one process, each party does alone on its own machine; only ids travel, blinded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cvfl.config.schema import RunConfig, check_tables
+from cvfl.config.sections import DataConfig
+from cvfl.data import VerticalData
+from cvfl.data.sets.catalogue import Wanted, load_named
+from cvfl.data.tables.kinds import DEFAULT_MISSING
+from cvfl.data.tables.label import Label
+from cvfl.data.tables.organisation import Assembled, Organisation, PartyTable, assemble
+from cvfl.data.tables.prepare import Settings
+from cvfl.data.tables.sources import Source, open_table
+from cvfl.data.tables.split import Shares, hashed, stratified
+from cvfl.errors import DataError
+from cvfl.privacy import Aligned, AlignmentParty, AlignmentServer
+from cvfl.protocol import Loss
+from cvfl.rng import SPLIT, stream
+from cvfl.runtime import Meter
+from cvfl.runtime.align import align
+from cvfl.types import OnStep
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Rows ready for training, and how they came about."""
+
+    assembled: Assembled
+    aligned: Aligned | None = None
+    alignment_traffic: Meter = field(default_factory=Meter)
+
+    @property
+    def data(self) -> VerticalData:
+        """The rows."""
+        return self.assembled.data
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The shared rows in their common order: for each party their places in its table."""
+
+    places: tuple[NDArray[np.int64], ...]
+    fractions: NDArray[np.float64]
+    aligned: Aligned | None = None
+    traffic: Meter = field(default_factory=Meter)
+
+
+def load_data(config: RunConfig, on_step: OnStep = lambda *_: None) -> Loaded:
+    """The data that a configuration names."""
+    dtype = getattr(torch, config.precision)
+    if config.data.name is None:
+        with ExitStack() as stack:
+            return _load_tables(config, open_tables(config, stack, on_step), dtype, on_step)
+    section = config.data
+    on_progress = lambda done, total: on_step(f"reading {section.name}", done, total)  # noqa: E731
+    wanted = Wanted(
+        config.data.name,
+        section.path,
+        section.parties,
+        config.seed,
+        section.test_share,
+        dtype,
+        section.augment,
+        section.limit,
+        on_progress,
+    )
+    return Loaded(load_named(wanted))
+
+
+def open_tables(config: RunConfig, stack: ExitStack, on_step: OnStep = lambda *_: None) -> list[PartyTable]:
+    """Every party's table, open until the stack is closed."""
+    check_tables(config)
+    return [open_party(config, name, stack, on_step) for name in config.party]
+
+
+def open_party(config: RunConfig, name: str, stack: ExitStack, on_step: OnStep = lambda *_: None) -> PartyTable:
+    """One party's table, as its section says."""
+    section = config.party[name]
+    source = Source(
+        name,
+        path=section.table,
+        url=section.url,
+        query=section.query,
+        delimiter=section.delimiter,
+        missing=DEFAULT_MISSING + section.missing,
+        types=section.types,
+    )
+    party = Organisation(
+        name=name,
+        id=section.id or config.data.id,
+        integer_ids=section.id_type == "integer",
+        features=section.features,
+        exclude=section.exclude,
+        label=section.label,
+        positive=section.positive,
+        settings=Settings(**(section.prepare or config.data.prepare).model_dump()),
+    )
+    table = stack.enter_context(open_table(source, lambda what, rows: on_step(f"{what}: reading", rows, 0)))
+    return PartyTable(party, table, config.loss)
+
+
+def shared_rows(tables: list[PartyTable], config: RunConfig, on_step: OnStep = lambda *_: None) -> Rows:
+    """The rows of the people whom all parties hold, in an order that belongs to the seed."""
+    if config.data.alignment == "aligned":
+        return _rows_as_they_are(tables, config.seed)
+    places, traffic = [table.ids() for table in tables], Meter()
+    server = AlignmentServer([table.party.name for table in tables])
+    parties = [AlignmentParty(m, list(ids)) for m, ids in enumerate(places, start=1)]
+    aligned = align(server, parties, traffic, lambda done, total: on_step("aligning", done, total))
+    assert parties[0].common is not None
+    ids, fractions = in_order(parties[0].common, config.seed)
+    rows = tuple(np.array([party[text] for text in ids], dtype=np.int64) for party in places)
+    return Rows(rows, fractions, aligned, traffic)
+
+
+def in_order(common: Collection[str], seed: int) -> tuple[list[str], NDArray[np.float64]]:
+    """The shared ids in the order that belongs to the seed, and the number by which each is split."""
+    ids = sorted(common)
+    keys, fractions = hashed(ids, seed)
+    order = np.argsort(keys, kind="stable")
+    return [ids[i] for i in order], fractions[order]
+
+
+def _rows_as_they_are(tables: list[PartyTable], seed: int) -> Rows:
+    """Row i is the same person in every table; rows without a label are left out."""
+    sizes = {table.party.name: table.table.rows for table in tables}
+    if len(set(sizes.values())) > 1:
+        counts = ", ".join(f"{name} {rows:,}" for name, rows in sizes.items())
+        raise DataError(f'data.alignment = "aligned" needs tables of the same length ({counts} rows)')
+    (label,) = (table.label for table in tables if table.label)
+    used = np.flatnonzero(label.known)
+    return Rows((used,) * len(tables), row_fractions(len(label.known), seed)[used])
+
+
+def row_fractions(rows: int, seed: int) -> NDArray[np.float64]:
+    """The number by which each row is split when rows have no ids."""
+    return stream(seed, SPLIT, "rows").uniform(rows)
+
+
+def parts_of(
+    label: Label, places: NDArray[np.int64], fractions: NDArray[np.float64], data: DataConfig
+) -> NDArray[np.int8]:
+    """What each shared row is for, as the label holder decides."""
+    shares = Shares(data.test_share, data.validation_share)
+    if data.stratify and label.loss is not Loss.SQUARED:
+        return stratified(shares, fractions, label.values[places].astype(np.int64))
+    return shares.of(fractions)
+
+
+def _load_tables(config: RunConfig, tables: list[PartyTable], dtype: torch.dtype, on_step: OnStep) -> Loaded:
+    rows = shared_rows(tables, config, on_step)
+    at, label = next((places, table.label) for places, table in zip(rows.places, tables, strict=True) if table.label)
+    parts = parts_of(label, at, rows.fractions, config.data)
+    on_party = lambda table: on_step(f"{table.party.name}: preparing", 0, 0)  # noqa: E731
+    return Loaded(assemble(tables, rows.places, parts, dtype, on_party), rows.aligned, rows.traffic)
