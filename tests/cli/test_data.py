@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cvfl.cli import app
-from cvfl.config.schema import load_config
+from cvfl.config.files import load_config
 
 ROWS = 200
 

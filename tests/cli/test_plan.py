@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from cvfl.advise import calibration
+from cvfl.advise import trials
 from cvfl.cli import app
 from cvfl.runtime import inprocess
 
@@ -133,7 +133,7 @@ def test_ctrl_c_shows_what_is_known(folder: Path, monkeypatch: pytest.MonkeyPatc
                 raise KeyboardInterrupt
             yield report
 
-    monkeypatch.setattr(calibration, "rounds", interrupted)
+    monkeypatch.setattr(trials, "rounds", interrupted)
     code, output = cvfl("plan", "digits.toml", *FEW, "--out", "planned.toml")
     assert code == 130
     assert said in output

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from cvfl.config.schema import RunConfig
-from cvfl.config.sections import PrivacyConfig
+from cvfl.config.schema import PrivacyConfig, RunConfig
 from cvfl.errors import ConfigError, suggest
 from cvfl.protocol import Codecs
 from cvfl.protocol.layers import initialised

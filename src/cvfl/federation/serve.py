@@ -13,8 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from cvfl.config.schema import RunConfig
-from cvfl.config.sections import PartyConfig
+from cvfl.config.schema import PartyConfig, RunConfig
 from cvfl.errors import ConfigError, suggest, writing
 from cvfl.federation.build import recipe_of
 from cvfl.federation.party_rows import NamedRows, TableRows
