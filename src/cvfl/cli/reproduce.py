@@ -17,8 +17,8 @@ from cvfl.cli.errors import one_line, terminable
 from cvfl.errors import ConfigError, DataError
 from cvfl.runs.read import read_run
 from cvfl.studies.origin import Machine, Origin
-from cvfl.studies.study import Task, run_all, study_names, study_text
-from cvfl.studies.suite import Part, all_tasks, load, member_text, parts_of
+from cvfl.studies.run import run_all
+from cvfl.studies.study import Suite, Task, all_tasks, load, member_text, study_names, study_text
 
 
 def reproduce(
@@ -54,21 +54,20 @@ def reproduce(
         target = out or Path("results") / f"{Path(study).stem}-{preset}"
         if target.exists() and any(target.iterdir()) and not resume:
             raise ConfigError(f"{target} has results already; use --resume to go on, or another --out")
-        parts = parts_of(chosen, target)
-        everything = all_tasks(parts, preset, seeds, data)
+        everything = all_tasks(chosen, preset, seeds, data, target)
         todo = [task for task in everything if not task.complete]
         console.print(
             f"{chosen.title}: {len(everything)} runs, {len(everything) - len(todo)} complete", highlight=False
         )
         runner = _runner(ray, workers or os.cpu_count() or 1, target) if todo else None
         origin = Origin(preset, _command(study, preset, _seeds(everything)), ())
-        _note(study, origin, parts, target, {task.folder for task in todo if ray is None})
+        _note(study, origin, chosen, target, {task.folder for task in todo if ray is None})
         if runner:
             _run(console, todo, runner)
-        for part in parts:
-            if measure and part.study.table == "latency":
-                _measure(console, [task for task in everything if task.folder == part.folder], part.folder)
-        from cvfl.studies.suite_results import read_results  # noqa: PLC0415  matplotlib is slow to load
+        for name, member in chosen.members.items():
+            if measure and member.table == "latency":
+                _measure(console, [task for task in everything if task.member == name], target / name)
+        from cvfl.studies.results import read_results  # noqa: PLC0415  matplotlib is slow to load
 
         results = read_results(
             chosen, [task.out for task in everything], target, lambda folder: Origin.read(folder) or origin
@@ -77,7 +76,7 @@ def reproduce(
         results.write_html(target / "report.html")
         for table in results.tables:
             console.print(table.markdown(), markup=False, highlight=False, soft_wrap=True)
-        inside = [f"{part.name or 'runs'}/" for part in parts]
+        inside = [f"{name or 'runs'}/" for name in chosen.members]
         console.print(f"{target}: {', '.join(['tables.md', 'report.html', 'figures/', *inside])}", highlight=False)
 
 
@@ -168,9 +167,9 @@ def _measure(console: Console, everything: Sequence[Task], out: Path) -> None:
     measure(everything, out, say)
 
 
-def _note(study: str, origin: Origin, parts: Sequence[Part], out: Path, here: set[Path]) -> None:
+def _note(study: str, origin: Origin, chosen: Suite, out: Path, here: set[Path]) -> None:
     """Write down what is run, and whether it is on this machine; runs that are older than that are taken to be."""
-    texts = {part.folder: member_text(part.study) for part in parts} | {out: study_text(study)}
+    texts = {out / name: member_text(member) for name, member in chosen.members.items()} | {out: study_text(study)}
     for folder, text in texts.items():
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "study.toml").write_text(text, encoding="utf-8")
@@ -214,7 +213,7 @@ def _study_report(
     console: Console, name: str, preset: str | None, found: Sequence[Path], source: Path, wanted: _Wanted
 ) -> None:
     from cvfl.studies.figures import write_figures  # noqa: PLC0415  matplotlib is slow to load
-    from cvfl.studies.suite_results import read_results  # noqa: PLC0415
+    from cvfl.studies.results import read_results  # noqa: PLC0415
 
     seeds = len({read_run(path).seed for path in found})
     results = read_results(load(name), found, source, lambda folder: _origin(name, preset, folder, seeds))
