@@ -25,7 +25,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from cvfl.config.files import parse_config
 from cvfl.config.schema import RunConfig, Section
-from cvfl.data.sets.builtin import BUILTIN
+from cvfl.data.sets.catalogue import READERS
 from cvfl.errors import ConfigError, suggest
 from cvfl.runs.journal import last_line
 
@@ -285,7 +285,7 @@ def tasks(study: Study, preset: str, seeds: int | None, data: Path, out: Path) -
         for cell in study.cell:
             values = merged(merged(merged(study.run, chosen.run), cell.run), chosen.cells.get(cell.name, {}))
             values["seed"] = seed
-            if (name := values["data"]["name"]) not in BUILTIN:
+            if "path" in READERS[name := values["data"]["name"]].takes:
                 values = merged(values, {"data": {"path": str(data / name)}})
             config = parse_config(values, f"{study.title}, {cell.name}")
             place = Path(slug(cell.name)) / f"seed-{seed}"
