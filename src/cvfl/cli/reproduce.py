@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -74,8 +74,7 @@ def reproduce(
         )
         results.write(target)
         results.write_html(target / "report.html")
-        for table in results.tables:
-            console.print(table.markdown(), markup=False, highlight=False, soft_wrap=True)
+        _show(console, (table.markdown() for table in results.tables))
         inside = [f"{name or 'runs'}/" for name in chosen.members]
         console.print(f"{target}: {', '.join(['tables.md', 'report.html', 'figures/', *inside])}", highlight=False)
 
@@ -103,15 +102,34 @@ def report(
             raise DataError(f"{runs[0]}: there is no run directory (with a summary.json)")
         source = next((folder for folder in runs if (folder / "study.toml").exists()), runs[0])
         name = study or (str(source / "study.toml") if (source / "study.toml").exists() else None)
-        if name is not None:
-            _study_report(console, name, preset, found, source, _Wanted(out, figures, publish))
-            return
-        if figures or publish:
-            raise ConfigError("--figures and --publish are for a study; name it by --study")
-        from cvfl.report.report import write_report  # noqa: PLC0415  matplotlib is slow to load
+        html = out or (None if figures or publish else Path("report.html"))
+        if name is None:
+            if figures or publish or html is None:
+                raise ConfigError("--figures and --publish are for a study; name it by --study")
+            from cvfl.report.report import write_report  # noqa: PLC0415  matplotlib is slow to load
 
-        write_report(found, out or Path("report.html"))
-        console.print(str(out or "report.html"), highlight=False)
+            write_report(found, html)
+        else:
+            from cvfl.studies.figures import write_figures  # noqa: PLC0415  matplotlib is slow to load
+            from cvfl.studies.results import read_results  # noqa: PLC0415
+
+            seeds = len({read_run(path).seed for path in found})
+            results = read_results(load(name), found, source, partial(_origin, name, preset, seeds))
+            _show(console, (table.markdown() for table in results.tables))
+            if figures:
+                write_figures(results.figures, figures)
+            if publish:
+                results.publish(study_text(name), publish)
+            if html:
+                results.write_html(html)
+        for written in (html, figures, publish):
+            if written:
+                console.print(str(written), highlight=False)
+
+
+def _show(console: Console, tables: Iterable[str]) -> None:
+    for text in tables:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 _Runner = Callable[[list[Task], Callable[[], None]], Generator[Task, None, None]]
@@ -191,41 +209,10 @@ def _seeds(everything: Sequence[Task]) -> int | None:
     return counts.pop() if len(counts) == 1 else None
 
 
-def _origin(study: str, preset: str | None, folder: Path, seeds: int) -> Origin:
+def _origin(study: str, preset: str | None, seeds: int, folder: Path) -> Origin:
     """What the folder says; of runs that are older than that, this machine is taken for theirs."""
     known = Origin.read(folder)
     if known and preset in (None, known.preset):
         return known
     chosen = preset or "cpu"
     return Origin(chosen, _command(study, chosen, seeds), known.machines if known else (Machine.this(),))
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """What `cvfl report` is to write of a study."""
-
-    html: Path | None
-    figures: Path | None
-    published: Path | None
-
-
-def _study_report(
-    console: Console, name: str, preset: str | None, found: Sequence[Path], source: Path, wanted: _Wanted
-) -> None:
-    from cvfl.studies.figures import write_figures  # noqa: PLC0415  matplotlib is slow to load
-    from cvfl.studies.results import read_results  # noqa: PLC0415
-
-    seeds = len({read_run(path).seed for path in found})
-    results = read_results(load(name), found, source, lambda folder: _origin(name, preset, folder, seeds))
-    for table in results.tables:
-        console.print(table.markdown(), markup=False, highlight=False, soft_wrap=True)
-    if wanted.figures:
-        write_figures(results.figures, wanted.figures)
-    if wanted.published:
-        results.publish(study_text(name), wanted.published)
-    html = wanted.html or (None if wanted.figures or wanted.published else Path("report.html"))
-    if html:
-        results.write_html(html)
-    for written in (html, wanted.figures, wanted.published):
-        if written:
-            console.print(str(written), highlight=False)

@@ -32,7 +32,8 @@ AUTO = {
 }
 """What `auto` stands for: the composition that was measured best for each kind of message."""
 
-COMPRESSORS = Registry[Callable[..., Compressor]]("compressor")
+Make = Callable[..., Compressor]
+COMPRESSORS = Registry[Make]("compressor")
 register = COMPRESSORS.register
 
 
@@ -61,12 +62,7 @@ def build(spec: str, part: str = "embedding") -> Compressor:
     return _made(name, make, inner, options)
 
 
-def _made(
-    name: str,
-    make: Callable[..., Compressor],
-    inner: tuple[Compressor, ...],
-    options: dict[str, int | float | str],
-) -> Compressor:
+def _made(name: str, make: Make, inner: tuple[Compressor, ...], options: dict[str, int | float | str]) -> Compressor:
     parameters = inspect.signature(make).parameters
     keys = [key for key, parameter in parameters.items() if parameter.annotation not in ("Compressor", Compressor)]
     if len(inner) != len(parameters) - len(keys):
