@@ -18,8 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cvfl.config.schema import RunConfig, parse_config
-from cvfl.config.toml import to_toml
+import tomlkit
+
+from cvfl.config.files import parse_config
+from cvfl.config.schema import RunConfig
 from cvfl.federation.nvflare_simulator import train_nvflare
 from cvfl.federation.processes import train_grpc
 from cvfl.federation.train import train
@@ -44,7 +46,7 @@ def in_process(config: RunConfig) -> dict[str, Any]:
 def by_grpc(config: RunConfig) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.toml"
-        path.write_text(to_toml(config.model_dump(mode="json", exclude_none=True, exclude_defaults=True)))
+        path.write_text(tomlkit.dumps(config.model_dump(mode="json", exclude_none=True, exclude_defaults=True)))
         return train_grpc(path, [], Path(folder) / "run")
 
 

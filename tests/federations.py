@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from cvfl.config.schema import RunConfig, parse_config
+from cvfl.config.files import parse_config
+from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
 from cvfl.federation.build import Federation, make_federation, recipe_for
 from cvfl.models.server import Concat

@@ -8,7 +8,8 @@ print(result.summary["metrics"]["test"])
 
 from typing import Any
 
-from cvfl.config.schema import RunConfig, load_config, parse_config
+from cvfl.config.files import load_config, parse_config
+from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData, load
 from cvfl.federation.train import RunResult, train
 

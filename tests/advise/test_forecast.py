@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cvfl.advise.calibration import Calibration
 from cvfl.advise.forecast import Network, evaluations, forecast, rounds_to, run_bytes, smoothed
+from cvfl.advise.trials import Calibration
 from cvfl.protocol import Loss, Plan, StepSize
 
 # 25 rows in batches of 10: an epoch is three rounds, the last one of 5 rows.

@@ -3,17 +3,14 @@
 import itertools
 import re
 import time
-from pathlib import Path
 
 import pytest
 
 import cvfl
-from cvfl.advise.calibration import Calibration, calibrate
 from cvfl.advise.candidates import AUTO, CANDIDATES, LOCAL_ITERATIONS, NONE, Setting, candidate, settings
 from cvfl.advise.forecast import Network, forecast
-from cvfl.advise.judge import best, judge, plan_run
-from cvfl.advise.planned import write_planned
-from cvfl.advise.trials import Effort, Trials
+from cvfl.advise.judge import advise, best, judge
+from cvfl.advise.trials import Calibration, Effort, Trials, calibrate
 from cvfl.errors import ConfigError, CvflError
 from cvfl.federation.build import recipe_for
 from cvfl.federation.load import load_data
@@ -109,12 +106,12 @@ class TestJudgement:
         return judge(Trials(dict([self.BASE, *rows])), config, self.PLAN, network, tolerance)
 
     def test_who_falls_behind_does_not_qualify(self):
-        planned = self.judged(row(SCALAR, 4, 0.01, 100, per_round=0.0995), row(TOPK, 4, 0.01, 1, per_round=0.05))
-        none, scalar, topk = planned.rows
+        advice = self.judged(row(SCALAR, 4, 0.01, 100, per_round=0.0995), row(TOPK, 4, 0.01, 1, per_round=0.05))
+        none, scalar, topk = advice.rows
         assert (none.objection, scalar.objection, topk.objection) == ("", "", "loss")
         assert none.learnt == 1
         assert scalar.learnt == pytest.approx(0.995)
-        assert planned.best is scalar
+        assert advice.best is scalar
         assert self.judged(row(TOPK, 4, 0.01, 1, per_round=0.098), tolerance=0.05).best.setting.candidate == TOPK
 
     def test_who_lags_a_little_gets_the_rounds_that_it_lacks(self):
@@ -126,25 +123,25 @@ class TestJudgement:
     def test_validation_rows_have_a_say(self):
         self.BASE = row(NONE, 4, 0.01, 1000, validation={"roc_auc": 0.80})
         rows = [row(one, 4, 0.01, 100, validation={"roc_auc": auc}) for one, auc in ((SCALAR, 0.785), (LATTICE, 0.795))]
-        planned = self.judged(*rows)
-        assert [one.objection for one in planned.rows] == ["", "roc_auc", ""]
-        assert planned.rows[1].gap == pytest.approx(-0.015)
-        assert planned.metric == "roc_auc"
-        assert planned.best.setting.candidate == LATTICE
+        advice = self.judged(*rows)
+        assert [one.objection for one in advice.rows] == ["", "roc_auc", ""]
+        assert advice.rows[1].gap == pytest.approx(-0.015)
+        assert advice.metric == "roc_auc"
+        assert advice.best.setting.candidate == LATTICE
 
     def test_more_local_iterations_need_fewer_rounds(self):
         rows = row(NONE, 8, 0.02, 1000, per_round=0.2), row(SCALAR, 8, 0.02, 100, per_round=0.2)
-        planned = self.judged(*rows, network=Network(1e9, 0.1))
-        twice = planned.rows[2]
+        advice = self.judged(*rows, network=Network(1e9, 0.1))
+        twice = advice.rows[2]
         assert twice.keys["epochs"] == 7  # 13 rounds to where the reference is after 20, and whole epochs
         assert twice.forecast.rounds == 70
         assert twice.forecast.sent.total == 70 * 400
-        assert planned.best is twice
+        assert advice.best is twice
 
     def test_rounds_instead_of_epochs_are_exact(self):
-        planned = self.judged(row(NONE, 8, 0.02, 1000, per_round=0.2), config=digits(rounds=100, epochs=None))
-        assert planned.rows[0].keys["rounds"] == 100
-        assert planned.rows[1].keys["rounds"] == planned.rows[1].forecast.rounds == 65
+        advice = self.judged(row(NONE, 8, 0.02, 1000, per_round=0.2), config=digits(rounds=100, epochs=None))
+        assert advice.rows[0].keys["rounds"] == 100
+        assert advice.rows[1].keys["rounds"] == advice.rows[1].forecast.rounds == 65
 
     def test_a_schedule_by_rounds_keeps_its_length(self):
         config = digits(epochs=10, step_size={"eta": 0.1, "schedule": "inverse"})
@@ -166,17 +163,17 @@ class TestJudgement:
         assert self.judged(*rows, network=Network(1e12, 0.0)).best.setting.candidate == LATTICE
 
     def test_a_Q_that_does_not_get_there_is_out(self):
-        planned = self.judged(row(NONE, 1, 0.001, 1000, per_round=0.05), row(SCALAR, 1, 0.001, 10, per_round=0.05))
-        assert [one.objection for one in planned.rows] == ["", "too slow", "too slow"]
-        assert planned.rows[2].forecast is None
-        assert planned.best is planned.reference
+        advice = self.judged(row(NONE, 1, 0.001, 1000, per_round=0.05), row(SCALAR, 1, 0.001, 10, per_round=0.05))
+        assert [one.objection for one in advice.rows] == ["", "too slow", "too slow"]
+        assert advice.rows[2].forecast is None
+        assert advice.best is advice.reference
 
     def test_what_failed_is_said(self):
         failed = {Setting(SCALAR, 4): "bank, round 3: the embedding spans too much", Setting(NONE, 25): "diverged"}
         trials = Trials(dict([self.BASE]) | failed | dict([row(SCALAR, 25, 0.01, 1)]))
-        planned = judge(trials, digits(), self.PLAN, LAN, 0.01)
-        assert [one.objection for one in planned.rows] == ["", "failed", "failed", "none failed"]
-        assert "embedding spans" in planned.rows[1].error
+        advice = judge(trials, digits(), self.PLAN, LAN, 0.01)
+        assert [one.objection for one in advice.rows] == ["", "failed", "failed", "none failed"]
+        assert "embedding spans" in advice.rows[1].error
 
     def test_a_reference_that_learns_nothing_is_an_error(self):
         self.BASE = row(NONE, 4, 0.01, 1000, per_round=-0.1)
@@ -192,7 +189,7 @@ class TestPlan:
     FEW = (NONE, SCALAR, TOPK)
 
     def plan(self, config, data, network=LAN, effort=Effort(1), local=(10,), **more):  # noqa: B008
-        return plan_run(config, data, network, 0.02, effort, self.FEW, local, **more)
+        return advise(config, data, network, 0.02, effort, self.FEW, local, **more)
 
     def test_the_same_configuration_gives_the_same_plan(self, data):
         plans = [self.plan(digits(), data, Network(1e7, 0.02), clock=ticks()) for _ in range(2)]
@@ -200,16 +197,16 @@ class TestPlan:
         assert plans[0].complete
         slower = self.plan(digits(), data, Network(1e7, 0.02), clock=itertools.count(0.0, 0.0011).__next__)
         judged = [
-            {one.setting: (one.objection, one.learnt, one.keys, one.forecast.sent) for one in planned.rows}
-            for planned in (plans[0], slower)
+            {one.setting: (one.objection, one.learnt, one.keys, one.forecast.sent) for one in advice.rows}
+            for advice in (plans[0], slower)
         ]
         assert judged[0] == judged[1]
         assert slower.best.forecast.compute > plans[0].best.forecast.compute
 
     def test_the_predicted_bytes_are_those_of_the_run(self, data):
         """Every row that was tried at the configured Q, and the best: trained in full and metered."""
-        planned = self.plan(digits(epochs=3), data, Network(1e7, 0.02))
-        rows = [planned.best, *(one for one in planned.rows if one.setting.Q == 4)]
+        advice = self.plan(digits(epochs=3), data, Network(1e7, 0.02))
+        rows = [advice.best, *(one for one in advice.rows if one.setting.Q == 4)]
         for one in rows:
             config = one.setting.of(digits(epochs=3), one.forecast.rounds)
             sent = cvfl.train(config, data).summary["bytes"]
@@ -234,20 +231,20 @@ class TestPlan:
         assert cost.evaluation == sent["evaluation"]
 
     def test_what_cannot_win_is_not_tried(self, data):
-        planned = self.plan(digits(), data, Network(1e9, 1.0), local=(1, 10), clock=ticks())  # a second of latency
-        assert {setting.Q for setting in planned.skipped} == {1}
-        assert {one.setting for one in planned.rows} >= {Setting(one, Q) for one in self.FEW for Q in (4, 10)}
-        assert planned.best.setting.Q == 10
+        advice = self.plan(digits(), data, Network(1e9, 1.0), local=(1, 10), clock=ticks())  # a second of latency
+        assert {setting.Q for setting in advice.skipped} == {1}
+        assert {one.setting for one in advice.rows} >= {Setting(one, Q) for one in self.FEW for Q in (4, 10)}
+        assert advice.best.setting.Q == 10
 
     def test_ctrl_c_leaves_what_is_known(self, data):
         def on_work(done, total):
             if done > total // 2:
                 raise KeyboardInterrupt
 
-        planned = self.plan(digits(), data, clock=ticks(), on_work=on_work)
-        assert not planned.complete
-        assert 1 <= len(planned.rows) < 2 * len(self.FEW)
-        assert planned.best.forecast
+        advice = self.plan(digits(), data, clock=ticks(), on_work=on_work)
+        assert not advice.complete
+        assert 1 <= len(advice.rows) < 2 * len(self.FEW)
+        assert advice.best.forecast
 
     def test_ctrl_c_before_anything_is_known(self, data):
         def on_work(done, total):
@@ -265,9 +262,9 @@ class TestPlan:
 
     def test_a_candidate_that_fails_does_not_stop_the_others(self, data):
         narrow = candidate("scalar:bits=2,low=-0.01,high=0.01")
-        planned = plan_run(digits(), data, LAN, 0.02, Effort(1), (NONE, narrow, LATTICE), (4,))
-        assert [one.objection for one in planned.rows] == ["", "failed", ""]
-        assert "hospital, round 0: the embedding spans" in planned.rows[1].error
+        advice = advise(digits(), data, LAN, 0.02, Effort(1), (NONE, narrow, LATTICE), (4,))
+        assert [one.objection for one in advice.rows] == ["", "failed", ""]
+        assert "hospital, round 0: the embedding spans" in advice.rows[1].error
 
     def test_a_reference_that_diverges_ends_it(self, data):
         config = digits(step_size={"eta": 1e30}, party_model={"name": "linear"})
@@ -278,45 +275,11 @@ class TestPlan:
         with pytest.raises(ConfigError, match=r"--seconds 0\.01: 10 rounds of each of 6 candidates take") as error:
             self.plan(digits(epochs=50), data, effort=Effort(50, 0.01))
         needed = int(re.search(r"about (\d+);", str(error.value))[1])
-        planned = self.plan(digits(epochs=50), data, effort=Effort(50, 2.0 * (needed + 1)))
-        assert 10 <= planned.calibrated < 550
+        advice = self.plan(digits(epochs=50), data, effort=Effort(50, 2.0 * (needed + 1)))
+        assert 10 <= advice.calibrated < 550
 
     def test_algorithm_2(self, data):
         config = digits(algorithm=2, local_iterations=1, epochs=2)
-        planned = self.plan(config, data)
-        assert {one.setting.Q for one in planned.rows} == {1}
-        assert planned.best.forecast.rounds >= 22
-
-
-def test_files_are_found_from_the_new_place_and_secrets_stay_where_they_were(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    path = tmp_path / "a" / "fed.toml"
-    path.write_text(
-        """
-        epochs = 3
-        [data]
-        id = "ID"
-        [step_size]
-        eta = 0.1
-        [network]
-        certificates = "/etc/certs"
-        [party.bank]
-        table = "bank.csv"
-        label = "y"
-        compressor = "topk:bits=2"
-        types = { "post code" = "category", "größe \\u007f" = "number" }
-        [party.clinic]
-        url = "postgresql://reader:${SECRET}@db/records"
-        query = "select \\"x\\" from t"
-        """
-    )
-    out = tmp_path / "b" / "c" / "planned.toml"
-    write_planned(path, ["seed=7"], {"compressor": "scalar:bits=2", "epochs": 2}, out, "why")
-    assert out.read_text().startswith("# why\n")
-    before, after = cvfl.load_config(path), cvfl.load_config(out)
-    assert (after.seed, after.epochs, after.compressor_of("bank")) == (7, 2, "scalar:bits=2")
-    assert after.party["bank"].table.resolve() == before.party["bank"].table.resolve()
-    assert after.network.certificates == Path("/etc/certs")
-    assert after.party["bank"].types == before.party["bank"].types
-    assert after.party["clinic"] == before.party["clinic"]
-    assert after.step_size == before.step_size
+        advice = self.plan(config, data)
+        assert {one.setting.Q for one in advice.rows} == {1}
+        assert advice.best.forecast.rounds >= 22

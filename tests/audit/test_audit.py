@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from cvfl.audit.audit import audit_run, privacy_mode
 from cvfl.audit.subject import Subject
 from cvfl.cli import app
-from cvfl.config.schema import parse_config
+from cvfl.config.files import parse_config
 from cvfl.errors import DataError
 from cvfl.report.leakage import run_tables
 from cvfl.runs.audit import FEW_KNOWN, WEIGHTS, read_audit, write_audit

@@ -14,10 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tomlkit
 from typer.testing import CliRunner
 
 from cvfl.cli import app
-from cvfl.config.schema import load_config
+from cvfl.config.files import load_config
+from cvfl.data.sets.catalogue import READERS
 
 ROWS = 200
 
@@ -78,6 +80,7 @@ def test_the_configuration_is_commented_and_says_what_was_left_out(folder):
     cvfl(*INIT)
     text = (folder / "fed.toml").read_text()
     values = tomllib.loads(text)
+    assert tomlkit.dumps(tomlkit.parse(text)) == text
     assert values["party"]["bank"]["exclude"] == ["country", "name"]
     assert values["party"]["shop"]["table"] == "shop.parquet"
     assert "# country: is constant" in text
@@ -225,11 +228,9 @@ def test_describe_a_party_that_is_not_there(folder):
 
 
 def test_the_list_names_every_data_set():
-    from cvfl.data.sets.catalogue import NAMES  # noqa: PLC0415
-
     code, output = cvfl("data", "list")
     assert code == 0
-    assert all(name in output for name in NAMES)
+    assert all(name in output for name in READERS)
 
 
 def test_what_cannot_be_fetched_says_where_it_goes(tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from cvfl.advise import calibration
+from cvfl.advise import trials
 from cvfl.cli import app
 from cvfl.runtime import inprocess
 
@@ -82,6 +82,12 @@ def test_a_plan_for_own_tables(folder: Path) -> None:
     assert "600 rows are shared by bank and shop" in output
     assert "roc_auc" in output  # by which validation rows are compared
     assert (advice := ADVICE.search(output)), output
+    before, after = (Path(name).read_text().splitlines() for name in ("fed.toml", "sub/planned.toml"))
+    assert after[0].startswith("# By cvfl plan for 100 Mbit/s and 20 ms: ")
+    kept = re.compile(r"^\[.*|(^|  )# .*|^\w+ = ")  # sections, comments, keys
+    assert [found[0] for line in before for found in kept.finditer(line)] == [
+        found[0] for line in after[1:] for found in kept.finditer(line)
+    ]
     sent = trained("sub/planned.toml")
     assert float(advice[5]) == pytest.approx((sent["up"] + sent["down"]) / 1e6, abs=0.005)
 
@@ -133,7 +139,7 @@ def test_ctrl_c_shows_what_is_known(folder: Path, monkeypatch: pytest.MonkeyPatc
                 raise KeyboardInterrupt
             yield report
 
-    monkeypatch.setattr(calibration, "rounds", interrupted)
+    monkeypatch.setattr(trials, "rounds", interrupted)
     code, output = cvfl("plan", "digits.toml", *FEW, "--out", "planned.toml")
     assert code == 130
     assert said in output

@@ -7,9 +7,12 @@ from cvfl.errors import ConfigError
 
 
 @pytest.fixture
-def _restored(monkeypatch):
+def _restored():
     """Registrations of a test do not outlive it."""
-    monkeypatch.setattr(registry, "_known", dict(registry._known))
+    before = dict(registry.COMPRESSORS)
+    yield
+    for name in registry.COMPRESSORS.keys() - before:
+        del registry.COMPRESSORS[name]
 
 
 def test_names():

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from conformance.cases import settings
-from cvfl.config.schema import load_config, parse_config
+from cvfl.config.files import parse_config
 from cvfl.errors import ConfigError, RemoteProtocolError
 from cvfl.federation.build import recipe_for
 from cvfl.federation.roles import ServerRun
@@ -14,7 +14,6 @@ from cvfl.wire.control import Hello, encode_control
 from federations import config, data
 
 GOOD = {"data": {"name": "digits"}, "step_size": {"eta": 0.1}, "rounds": 3}
-TOML = 'rounds = 3\n[data]\nname = "digits"\n[step_size]\neta = 0.1\n'
 
 
 @pytest.mark.parametrize(
@@ -127,18 +126,3 @@ def test_a_compressor_of_its_own_is_no_term_but_told(tmp_path: Path) -> None:
     offer = offer_of(theirs, "bank")
     assert offer["compressor"] == "auto"
     assert server.join(encode_control(Hello(name="bank", terms=terms_of(theirs), offer=offer), 0), "bank") == (2, [])
-
-
-def test_file_and_changes(tmp_path: Path) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text(TOML)
-    loaded = load_config(path, ["data.parties=2", "compressor=scalar:bits=4", "step_size.eta=0.5", "seed=9"])
-    assert (loaded.data.parties, loaded.compressor, loaded.step_size.eta, loaded.seed) == (2, "scalar:bits=4", 0.5, 9)
-    for change, message in [("seed", "takes key=value"), ("rounds.x=1", "rounds is not a section")]:
-        with pytest.raises(ConfigError, match=message):
-            load_config(path, [change])
-    with pytest.raises(ConfigError, match="no such file"):
-        load_config(tmp_path / "none.toml")
-    path.write_text("rounds = = 3")
-    with pytest.raises(ConfigError, match=r"run\.toml"):
-        load_config(path)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from cvfl.config.schema import RunConfig, load_config, parse_config
+from cvfl.config.files import load_config, parse_config
+from cvfl.config.schema import RunConfig
 from cvfl.models.image import ResNet
 
 SERVER = "server"

@@ -15,7 +15,8 @@ from typing import Any
 from conformance.cases import SERVER, write_config
 from conformance.network import free_port
 from conformance.outcome import Outcome, of_parties, written
-from cvfl.config.schema import RunConfig, load_config
+from cvfl.config.files import load_config
+from cvfl.config.schema import RunConfig
 from cvfl.federation.roles import federation_names
 from cvfl.runtime.grpc.certificates import make_certificates
 

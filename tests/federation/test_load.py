@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from cvfl.config.schema import RunConfig, load_config, parse_config
+from cvfl.config.files import load_config, parse_config
+from cvfl.config.schema import RunConfig
 from cvfl.data.tables.prepare import Preparation
 from cvfl.errors import ConfigError, CvflError, DataError
 from cvfl.federation.load import load_data

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cvfl.config.schema import parse_config
+from cvfl.config.files import parse_config
 from cvfl.federation.train import RunResult, train
 
 ALONE, TOGETHER = "topk:bits=4,by=entry", "feedback(topk:bits=4,by=entry)"

@@ -11,7 +11,7 @@ from cvfl.runs.read import read_run
 from cvfl.studies.figures import study_figures
 from cvfl.studies.latency import ROUND_TRIPS, Measured, measure, read_measured, write_measured
 from cvfl.studies.origin import Origin
-from cvfl.studies.publish import Results
+from cvfl.studies.results import StudyResults
 from cvfl.studies.study import load_study, tasks
 from cvfl.studies.tables import study_tables
 
@@ -80,7 +80,7 @@ def test_measured_time_is_rounds_times_the_median_round(results, study):
 
 def test_a_published_study_keeps_its_measurements(results, study, tmp_path):
     write_measured(tmp_path, measurements())
-    found = Results.of(
+    found = StudyResults.read(
         study, Origin("cpu", "cvfl reproduce", ()), [p.parent for p in results.rglob("summary.json")], tmp_path
     )
     found.publish(STUDY, tmp_path / "published")

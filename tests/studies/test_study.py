@@ -8,8 +8,8 @@ import pytest
 
 from cvfl.errors import ConfigError
 from cvfl.runs.read import Run, read_run
-from cvfl.studies.study import Study, load_study, merged, run_all, slug, study_names, tasks
-from cvfl.studies.suite import load
+from cvfl.studies.run import run_all
+from cvfl.studies.study import Study, load, load_study, merged, slug, study_names, tasks
 from cvfl.studies.tables import best, reached, study_tables
 from study_files import cvfl, growing, started, stopped_growing, study_toml
 
@@ -171,7 +171,7 @@ def test_unknown_names(tmp_path, study):
         tasks(load_study(str(study)), "gpu", 1, tmp_path, tmp_path)
 
 
-@pytest.mark.parametrize("name", [name for name in study_names() if isinstance(load(name), Study)])
+@pytest.mark.parametrize("name", [name for name in study_names() if "" in load(name).members])
 @pytest.mark.parametrize("preset", ["cpu", "paper"])
 def test_the_studies_that_come_with_it_are_valid(name, preset, tmp_path):
     loaded = load_study(name)

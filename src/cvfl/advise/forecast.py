@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cvfl import theory
-from cvfl.advise.calibration import Calibration
+from cvfl.advise.trials import Calibration
 from cvfl.protocol import Plan
 
 FALLING = 0.45

@@ -17,10 +17,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cvfl.advise.calibration import Calibration, Clock
 from cvfl.advise.candidates import CANDIDATES, LOCAL_ITERATIONS, NONE, Candidate, Setting, settings
 from cvfl.advise.forecast import Forecast, Network, forecast, rounds_to, smoothed
-from cvfl.advise.trials import Effort, OnWork, Seen, Trials, run_trials
+from cvfl.advise.trials import Calibration, Clock, Effort, OnWork, Seen, Trials, run_trials
 from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
 from cvfl.errors import ConfigError
@@ -54,7 +53,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Planned:
+class Advice:
     """All settings that were tried, the uncompressed one with the configured Q, and the one to take.
 
     `skipped` settings could not have been faster; `metric` is what validation rows were compared by, if there are any.
@@ -69,7 +68,7 @@ class Planned:
     complete: bool
 
 
-def plan_run(
+def advise(
     config: RunConfig,
     data: VerticalData,
     network: Network,
@@ -79,7 +78,7 @@ def plan_run(
     local: Sequence[int] = LOCAL_ITERATIONS,
     clock: Clock | None = None,
     on_work: OnWork = lambda done, total: None,
-) -> Planned:
+) -> Advice:
     """Try the settings on this data and choose; nothing but seconds depends on `clock`.
 
     The default clock is the processor time of this thread: what else the machine does is no matter.
@@ -95,11 +94,11 @@ def plan_run(
     return judge(trials, config, plan, network, tolerance)
 
 
-def judge(trials: Trials, config: RunConfig, plan: Plan, network: Network, tolerance: float) -> Planned:
+def judge(trials: Trials, config: RunConfig, plan: Plan, network: Network, tolerance: float) -> Advice:
     """What the trials say of every setting, and which one to take."""
     of = _Judge(trials.seen, config, plan, network, tolerance)
     rows = of.rows()
-    return Planned(
+    return Advice(
         rows=rows,
         reference=rows[0],
         best=best(rows),

@@ -15,7 +15,8 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from cvfl.audit.attacks import AUDIT
-from cvfl.config.schema import RunConfig, parse_config
+from cvfl.config.files import parse_config
+from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
 from cvfl.errors import CvflError, DataError
 from cvfl.federation.build import Federation, make_federation, recipe_for

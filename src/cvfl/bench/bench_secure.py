@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from cvfl.config.schema import GRID, parse_config
+from cvfl.config.files import parse_config
+from cvfl.config.schema import GRID
 from cvfl.data import VerticalData
 from cvfl.federation.build import Federation, make_federation, recipe_for
 from cvfl.models import LSTM, MLP

@@ -14,7 +14,8 @@ from rich.table import Table
 
 from cvfl.cli.display import MB, StepDisplay
 from cvfl.cli.errors import one_line
-from cvfl.config.schema import RunConfig, load_config
+from cvfl.config.files import load_config
+from cvfl.config.schema import RunConfig
 from cvfl.data.tables.organisation import PartyTable
 from cvfl.errors import ConfigError, writing
 from cvfl.federation.load import Rows, open_tables, shared_rows

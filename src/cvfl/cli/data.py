@@ -14,7 +14,7 @@ from rich.table import Table
 
 from cvfl.cli.display import StepDisplay
 from cvfl.cli.errors import one_line
-from cvfl.config.schema import load_config
+from cvfl.config.files import load_config
 from cvfl.data.sets.builtin import BUILTIN
 from cvfl.data.sets.fetch import DATASETS, fetch_dataset
 from cvfl.data.tables.kinds import Column

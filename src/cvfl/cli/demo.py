@@ -13,7 +13,7 @@ from cvfl.cli.errors import one_line
 from cvfl.cli.plot import Line, plot
 from cvfl.cli.tables import results_table
 from cvfl.cli.train import free_path
-from cvfl.config.schema import parse_config
+from cvfl.config.files import parse_config
 from cvfl.federation.train import RunResult, train
 
 RUNS = {

@@ -15,7 +15,7 @@ from rich.prompt import Prompt
 from cvfl.cli.display import StepDisplay
 from cvfl.cli.errors import one_line
 from cvfl.config.draft import Choices, Draft, check_choices, common_columns, configuration, examine
-from cvfl.config.schema import load_config
+from cvfl.config.files import load_config
 from cvfl.data.tables.sources import Source, open_table
 from cvfl.errors import ConfigError, writing
 

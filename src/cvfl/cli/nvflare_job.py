@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from cvfl.cli.errors import one_line
-from cvfl.config.schema import load_config
+from cvfl.config.files import load_config
 from cvfl.federation.nvflare import SITE_FILE, write_job
 from cvfl.federation.nvflare_local import allow
 

@@ -12,13 +12,13 @@ from rich.table import Table
 
 from cvfl.advise.candidates import CANDIDATES, LOCAL_ITERATIONS, NONE, candidate, fixed_Q
 from cvfl.advise.forecast import Forecast, Network
-from cvfl.advise.judge import Planned, Row, plan_run
-from cvfl.advise.planned import write_planned
+from cvfl.advise.judge import Advice, Row, advise
 from cvfl.advise.trials import Effort, OnWork
 from cvfl.cli.align import alignment_line
 from cvfl.cli.display import MB, StepDisplay
 from cvfl.cli.errors import one_line
-from cvfl.config.schema import RunConfig, load_config
+from cvfl.config.files import load_config, write_changed
+from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
 from cvfl.federation.load import load_data
 
@@ -68,22 +68,23 @@ def plan(
             loaded = load_data(settings, steps)
             effort, tried = Effort(epochs, seconds), local or LOCAL_ITERATIONS
             on_work: OnWork = lambda done, total: steps("trying candidates", done, total)  # noqa: E731
-            planned = plan_run(settings, loaded.data, network, tolerance, effort, candidates, tried, on_work=on_work)
+            advice = advise(settings, loaded.data, network, tolerance, effort, candidates, tried, on_work=on_work)
         if loaded.aligned:
             console.print(alignment_line(loaded.aligned))
-        for line in (plan_table(planned, tolerance), *_notes(planned, settings)):
+        for line in (advice_table(advice, tolerance), *_notes(advice, settings)):
             console.print(line)
-        if not planned.complete:
-            console.print(f"stopped; the best of {len(planned.rows)} tried: {_advice(planned)}")
+        if not advice.complete:
+            console.print(f"stopped; the best of {len(advice.rows)} tried: {_told(advice)}")
             raise typer.Exit(130)
-        console.print(f"recommended: {_advice(planned)}")
+        console.print(f"recommended: {_told(advice)}")
         if out:
-            comment = f"By cvfl plan for {bandwidth:g} Mbit/s and {latency:g} ms: {_advice(planned)}"
-            write_planned(config, change or [], planned.best.keys, out, comment)
+            comment = f"By cvfl plan for {bandwidth:g} Mbit/s and {latency:g} ms: {_told(advice)}"
+            keys = {**advice.best.keys, **{f"party.{name}.compressor": None for name in settings.party}}
+            write_changed(config, change or [], keys, out, comment)
             console.print(f"{out}: the configuration\nnext: cvfl train {out}")
 
 
-def plan_table(planned: Planned, tolerance: float) -> Table:
+def advice_table(advice: Advice, tolerance: float) -> Table:
     """A row a setting, by Q; the recommended one in bold."""
     table = Table(
         padding=(0, 1, 0, 0),
@@ -91,13 +92,13 @@ def plan_table(planned: Planned, tolerance: float) -> Table:
     )
     table.add_column("compressor", no_wrap=True)
     heads = ["Q", "rounds", "MB", "seconds", "compute/\ntransfer/\nlatency", "learnt\nvs none"]
-    for head in (*heads, *([f"{planned.metric}\nvs none"] if planned.metric else []), "ok"):
+    for head in (*heads, *([f"{advice.metric}\nvs none"] if advice.metric else []), "ok"):
         table.add_column(head, justify="right", no_wrap=True)
-    rows = sorted(planned.rows, key=lambda row: row.setting.Q)
+    rows = sorted(advice.rows, key=lambda row: row.setting.Q)
     for row, after in zip(rows, [*rows[1:], None], strict=True):
         table.add_row(
-            *_cells(row, bool(planned.metric)),
-            style="bold" if row is planned.best else "",
+            *_cells(row, bool(advice.metric)),
+            style="bold" if row is advice.best else "",
             end_section=after is not None and after.setting.Q != row.setting.Q,
         )
     return table
@@ -118,9 +119,9 @@ def _number(value: float) -> str:
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:,.0f}"
 
 
-def _advice(planned: Planned) -> str:
+def _told(advice: Advice) -> str:
     """The recommendation in one sentence."""
-    row, base = planned.best, planned.reference
+    row, base = advice.best, advice.reference
     assert row.forecast is not None  # the best one has a forecast, and so has the reference
     assert base.forecast is not None
     if row is base:
@@ -140,17 +141,17 @@ def _cost(cost: Forecast) -> str:
     return f"{_number(cost.sent.total / MB)} MB and {_number(cost.seconds)} s"
 
 
-def _notes(planned: Planned, config: RunConfig) -> Iterator[str]:
+def _notes(advice: Advice, config: RunConfig) -> Iterator[str]:
     """What the table does not say."""
-    yield f"tried for {planned.calibrated} rounds at Q = {config.local_iterations}, and for no fewer steps at another Q"
+    yield f"tried for {advice.calibrated} rounds at Q = {config.local_iterations}, and for no fewer steps at another Q"
     if why := fixed_Q(config):
         yield f"Q stays {config.local_iterations}: {why}"
     if own := [name for name, party in config.party.items() if party.compressor]:
         yield f"one compressor for all: the one of party.{own[0]} is not kept"
-    without = {row.setting.Q for row in planned.rows if row.forecast is None and row.setting.candidate == NONE}
-    for Q in sorted({setting.Q for setting in planned.skipped} - without):
+    without = {row.setting.Q for row in advice.rows if row.forecast is None and row.setting.candidate == NONE}
+    for Q in sorted({setting.Q for setting in advice.skipped} - without):
         yield f"Q = {Q}: slower even if bytes took no time, so no compressor was tried"
-    for row in planned.rows:
+    for row in advice.rows:
         if row.error:
             yield f"{row.setting.candidate.name}, Q = {row.setting.Q}: {row.error}"
         elif row.setting.Q in without:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -17,8 +17,8 @@ from cvfl.cli.errors import one_line, terminable
 from cvfl.errors import ConfigError, DataError
 from cvfl.runs.read import read_run
 from cvfl.studies.origin import Machine, Origin
-from cvfl.studies.study import Task, run_all, study_names, study_text
-from cvfl.studies.suite import Part, all_tasks, load, member_text, parts_of
+from cvfl.studies.run import run_all
+from cvfl.studies.study import Suite, Task, all_tasks, load, member_text, study_names, study_text
 
 
 def reproduce(
@@ -54,30 +54,28 @@ def reproduce(
         target = out or Path("results") / f"{Path(study).stem}-{preset}"
         if target.exists() and any(target.iterdir()) and not resume:
             raise ConfigError(f"{target} has results already; use --resume to go on, or another --out")
-        parts = parts_of(chosen, target)
-        everything = all_tasks(parts, preset, seeds, data)
+        everything = all_tasks(chosen, preset, seeds, data, target)
         todo = [task for task in everything if not task.complete]
         console.print(
             f"{chosen.title}: {len(everything)} runs, {len(everything) - len(todo)} complete", highlight=False
         )
         runner = _runner(ray, workers or os.cpu_count() or 1, target) if todo else None
         origin = Origin(preset, _command(study, preset, _seeds(everything)), ())
-        _note(study, origin, parts, target, {task.folder for task in todo if ray is None})
+        _note(study, origin, chosen, target, {task.folder for task in todo if ray is None})
         if runner:
             _run(console, todo, runner)
-        for part in parts:
-            if measure and part.study.table == "latency":
-                _measure(console, [task for task in everything if task.folder == part.folder], part.folder)
-        from cvfl.studies.suite_results import read_results  # noqa: PLC0415  matplotlib is slow to load
+        for name, member in chosen.members.items():
+            if measure and member.table == "latency":
+                _measure(console, [task for task in everything if task.member == name], target / name)
+        from cvfl.studies.results import read_results  # noqa: PLC0415  matplotlib is slow to load
 
         results = read_results(
             chosen, [task.out for task in everything], target, lambda folder: Origin.read(folder) or origin
         )
         results.write(target)
         results.write_html(target / "report.html")
-        for table in results.tables:
-            console.print(table.markdown(), markup=False, highlight=False, soft_wrap=True)
-        inside = [f"{part.name or 'runs'}/" for part in parts]
+        _show(console, (table.markdown() for table in results.tables))
+        inside = [f"{name or 'runs'}/" for name in chosen.members]
         console.print(f"{target}: {', '.join(['tables.md', 'report.html', 'figures/', *inside])}", highlight=False)
 
 
@@ -104,15 +102,34 @@ def report(
             raise DataError(f"{runs[0]}: there is no run directory (with a summary.json)")
         source = next((folder for folder in runs if (folder / "study.toml").exists()), runs[0])
         name = study or (str(source / "study.toml") if (source / "study.toml").exists() else None)
-        if name is not None:
-            _study_report(console, name, preset, found, source, _Wanted(out, figures, publish))
-            return
-        if figures or publish:
-            raise ConfigError("--figures and --publish are for a study; name it by --study")
-        from cvfl.report.report import write_report  # noqa: PLC0415  matplotlib is slow to load
+        html = out or (None if figures or publish else Path("report.html"))
+        if name is None:
+            if figures or publish or html is None:
+                raise ConfigError("--figures and --publish are for a study; name it by --study")
+            from cvfl.report.report import write_report  # noqa: PLC0415  matplotlib is slow to load
 
-        write_report(found, out or Path("report.html"))
-        console.print(str(out or "report.html"), highlight=False)
+            write_report(found, html)
+        else:
+            from cvfl.studies.figures import write_figures  # noqa: PLC0415  matplotlib is slow to load
+            from cvfl.studies.results import read_results  # noqa: PLC0415
+
+            seeds = len({read_run(path).seed for path in found})
+            results = read_results(load(name), found, source, partial(_origin, name, preset, seeds))
+            _show(console, (table.markdown() for table in results.tables))
+            if figures:
+                write_figures(results.figures, figures)
+            if publish:
+                results.publish(study_text(name), publish)
+            if html:
+                results.write_html(html)
+        for written in (html, figures, publish):
+            if written:
+                console.print(str(written), highlight=False)
+
+
+def _show(console: Console, tables: Iterable[str]) -> None:
+    for text in tables:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 _Runner = Callable[[list[Task], Callable[[], None]], Generator[Task, None, None]]
@@ -168,9 +185,9 @@ def _measure(console: Console, everything: Sequence[Task], out: Path) -> None:
     measure(everything, out, say)
 
 
-def _note(study: str, origin: Origin, parts: Sequence[Part], out: Path, here: set[Path]) -> None:
+def _note(study: str, origin: Origin, chosen: Suite, out: Path, here: set[Path]) -> None:
     """Write down what is run, and whether it is on this machine; runs that are older than that are taken to be."""
-    texts = {part.folder: member_text(part.study) for part in parts} | {out: study_text(study)}
+    texts = {out / name: member_text(member) for name, member in chosen.members.items()} | {out: study_text(study)}
     for folder, text in texts.items():
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "study.toml").write_text(text, encoding="utf-8")
@@ -192,41 +209,10 @@ def _seeds(everything: Sequence[Task]) -> int | None:
     return counts.pop() if len(counts) == 1 else None
 
 
-def _origin(study: str, preset: str | None, folder: Path, seeds: int) -> Origin:
+def _origin(study: str, preset: str | None, seeds: int, folder: Path) -> Origin:
     """What the folder says; of runs that are older than that, this machine is taken for theirs."""
     known = Origin.read(folder)
     if known and preset in (None, known.preset):
         return known
     chosen = preset or "cpu"
     return Origin(chosen, _command(study, chosen, seeds), known.machines if known else (Machine.this(),))
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """What `cvfl report` is to write of a study."""
-
-    html: Path | None
-    figures: Path | None
-    published: Path | None
-
-
-def _study_report(
-    console: Console, name: str, preset: str | None, found: Sequence[Path], source: Path, wanted: _Wanted
-) -> None:
-    from cvfl.studies.figures import write_figures  # noqa: PLC0415  matplotlib is slow to load
-    from cvfl.studies.suite_results import read_results  # noqa: PLC0415
-
-    seeds = len({read_run(path).seed for path in found})
-    results = read_results(load(name), found, source, lambda folder: _origin(name, preset, folder, seeds))
-    for table in results.tables:
-        console.print(table.markdown(), markup=False, highlight=False, soft_wrap=True)
-    if wanted.figures:
-        write_figures(results.figures, wanted.figures)
-    if wanted.published:
-        results.publish(study_text(name), wanted.published)
-    html = wanted.html or (None if wanted.figures or wanted.published else Path("report.html"))
-    if html:
-        results.write_html(html)
-    for written in (html, wanted.figures, wanted.published):
-        if written:
-            console.print(str(written), highlight=False)

@@ -13,7 +13,8 @@ from cvfl.cli.errors import extra, one_line
 from cvfl.cli.observers import observed
 from cvfl.cli.tables import noise_lines, results_table
 from cvfl.cli.train import free_path
-from cvfl.config.schema import RunConfig, load_config
+from cvfl.config.files import load_config
+from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
 from cvfl.federation.roles import PartyRun, ServerRun
 from cvfl.runs.directory import RunDirectory

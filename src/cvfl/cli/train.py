@@ -13,7 +13,8 @@ from cvfl.cli.align import alignment_line
 from cvfl.cli.errors import one_line
 from cvfl.cli.observers import Observer, observed, replay
 from cvfl.cli.tables import noise_lines, results_table
-from cvfl.config.schema import RunConfig, load_config
+from cvfl.config.files import load_config
+from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
 from cvfl.federation.load import load_data
 from cvfl.federation.nvflare_simulator import train_nvflare

@@ -22,6 +22,7 @@ from cvfl.compress.schedule import Schedule
 from cvfl.compress.shaped import Shaped
 from cvfl.compress.topk import TopK
 from cvfl.errors import ConfigError, suggest
+from cvfl.registry import Registry
 
 AUTO = {
     "embedding": "feedback(entropy(shaped))",
@@ -31,20 +32,14 @@ AUTO = {
 }
 """What `auto` stands for: the composition that was measured best for each kind of message."""
 
-_known: dict[str, Callable[..., Compressor]] = {}
-
-
-def register(name: str, make: Callable[..., Compressor]) -> None:
-    """Make a compressor known by name; a name can be taken once."""
-    if not name.replace("_", "").isalnum():
-        raise ConfigError(f"a compressor's name has letters, digits and _, not {name!r}")
-    if _known.setdefault(name, make) is not make:
-        raise ConfigError(f"the compressor name {name!r} is taken by {_known[name]!r}")
+Make = Callable[..., Compressor]
+COMPRESSORS = Registry[Make]("compressor")
+register = COMPRESSORS.register
 
 
 def known() -> list[str]:
     """Names of all registered compressors."""
-    return sorted(_known)
+    return sorted(COMPRESSORS)
 
 
 def build(spec: str, part: str = "embedding") -> Compressor:
@@ -57,19 +52,18 @@ def build(spec: str, part: str = "embedding") -> Compressor:
     if head.rstrip().endswith(")") and "(" in head:
         name, _, rest = head.strip().partition("(")
         inner = (build(rest[:-1]),)
-    if name not in _known:
-        raise ConfigError(f"unknown compressor {name!r}{suggest(name, _known)}")
+    make = COMPRESSORS[name]
     options: dict[str, int | float | str] = {}
     for option in tail.split(",") if tail.strip() else ():
         key, value = _option(option, spec)
         if key in options:
             raise ConfigError(f"compressor {spec!r}: {key} is given twice")
         options[key] = value
-    return _make(name, inner, options)
+    return _made(name, make, inner, options)
 
 
-def _make(name: str, inner: tuple[Compressor, ...], options: dict[str, int | float | str]) -> Compressor:
-    parameters = inspect.signature(_known[name]).parameters
+def _made(name: str, make: Make, inner: tuple[Compressor, ...], options: dict[str, int | float | str]) -> Compressor:
+    parameters = inspect.signature(make).parameters
     keys = [key for key, parameter in parameters.items() if parameter.annotation not in ("Compressor", Compressor)]
     if len(inner) != len(parameters) - len(keys):
         raise ConfigError(
@@ -84,7 +78,7 @@ def _make(name: str, inner: tuple[Compressor, ...], options: dict[str, int | flo
         if parameters[key].default is inspect.Parameter.empty and key not in options:
             raise ConfigError(f"compressor {name!r} needs {key}, as in '{name}:{key}=2'")
     try:
-        return _known[name](*inner, **options)
+        return make(*inner, **options)
     except (TypeError, ConfigError) as error:
         raise ConfigError(f"compressor {name!r}: {error}") from None
 

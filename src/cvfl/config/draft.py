@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import tomlkit
 
 from cvfl.data.tables.kinds import Column, Kind
 from cvfl.data.tables.label import Label, read_label
@@ -194,4 +195,4 @@ def _line(setting: str, comment: str) -> str:
 
 
 def _text(value: str) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return tomlkit.string(value).as_string()

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cvfl.config.schema import RunConfig, check_tables
-from cvfl.config.sections import DataConfig
+from cvfl.config.schema import DataConfig, RunConfig, check_tables
 from cvfl.data import VerticalData
 from cvfl.data.sets.catalogue import Wanted, load_named
 from cvfl.data.tables.kinds import DEFAULT_MISSING

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cvfl.config.schema import RunConfig, check_tables, parse_config
+from cvfl.config.files import parse_config
+from cvfl.config.schema import RunConfig, check_tables
 from cvfl.errors import ConfigError, writing
 from cvfl.federation.progress import progress_values
 from cvfl.federation.roles import PartyRun, ServerRun, federation_names

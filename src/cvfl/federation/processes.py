@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from cvfl.config.schema import load_config
+from cvfl.config.files import load_config
 from cvfl.errors import ConfigError, RemoteProtocolError
 from cvfl.federation.roles import federation_names
 from cvfl.runtime.grpc.delay import DelayProxy

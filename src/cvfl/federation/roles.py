@@ -13,8 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from cvfl.config.schema import RunConfig
-from cvfl.config.sections import PartyConfig
+from cvfl.config.schema import PartyConfig, RunConfig
 from cvfl.errors import ConfigError, suggest, writing
 from cvfl.federation.build import make_recipe
 from cvfl.federation.load import load_data, open_party

@@ -1,7 +1,7 @@
 """Networks for parties and server."""
 
 from cvfl.models.image import CNN, MVCNN, ResNet
-from cvfl.models.registry import party_model, server_model
+from cvfl.models.registry import party_model, register_party_model, register_server_model, server_model
 from cvfl.models.sequence import GRU, LSTM
 from cvfl.models.server import Attention, Concat, Sum
 from cvfl.models.tabular import MLP, TabularMLP
@@ -18,5 +18,7 @@ __all__ = [
     "Sum",
     "TabularMLP",
     "party_model",
+    "register_party_model",
+    "register_server_model",
     "server_model",
 ]

@@ -8,6 +8,7 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,8 +18,13 @@ from cvfl.models.image import CNN, MVCNN, ResNet
 from cvfl.models.sequence import GRU, LSTM
 from cvfl.models.server import Attention, Concat, Sum
 from cvfl.models.tabular import MLP, TabularMLP
+from cvfl.registry import Registry
 
 Make = Callable[[], nn.Module]
+
+PARTY_MODELS = Registry[Callable[..., nn.Module]]("party model")
+SERVER_MODELS = Registry[Callable[..., nn.Module]]("server model")
+register_party_model, register_server_model = PARTY_MODELS.register, SERVER_MODELS.register
 
 _DIMENSIONS = {"lstm": 2, "gru": 2, "cnn": 3, "resnet": 3, "mvcnn": 4}
 _HIDDEN = {"cnn": ("width", "layers"), "resnet": ("width", "blocks", "stages"), "mvcnn": ("width", "step")}
@@ -37,35 +43,20 @@ def party_model(
 
     `linear` and `mlp` (tanh at the end) take any rows, `lstm` and `gru` time x channels, `cnn` and `resnet` images
     (C x H x W), `mvcnn` views of an object (V x C x H x W). `categories` says how many values each of the last columns
-    takes; only `linear` and `mlp` know them. `module:function` is called with shape, width, hidden and categories.
+    takes; only `linear` and `mlp` know them. A registered model and `module:function` are called with those of shape,
+    width, hidden and categories that they take.
     """
+    given = {"shape": shape, "width": width, "hidden": hidden, "categories": categories}
     if ":" in name:
-        return _own(name, {"shape": shape, "width": width, "hidden": hidden, "categories": categories}, dtype)
-    inputs, numbers = math.prod(shape), math.prod(shape) - len(categories)
-
-    def tabular(layers: tuple[int, ...], bounded: bool) -> nn.Module:
-        if categories:
-            return TabularMLP(numbers, categories, width, layers, bounded=bounded)
-        return MLP(inputs, width, layers, bounded=bounded)
-
-    known: dict[str, Make] = {
-        "linear": lambda: tabular((), bounded=False),
-        "mlp": lambda: tabular(hidden, bounded=True),
-        "lstm": lambda: LSTM(shape[-1], width),
-        "gru": lambda: GRU(shape[-1], width),
-        "cnn": lambda: CNN(shape[0], width, *hidden),
-        "resnet": lambda: ResNet(shape[0], width, *hidden),
-        "mvcnn": lambda: MVCNN(shape[1], width, (shape[2], shape[3]), *hidden),
-    }
-    if name not in known:
-        raise ConfigError(f"unknown party model {name!r}{suggest(name, known)}")
+        return _bound(name, _found(name), given, dtype)
+    make = PARTY_MODELS[name]
     _check_shape(name, shape, hidden)
-    if categories and (name not in {"linear", "mlp"} or len(shape) != 1 or numbers < 0):
+    if categories and (len(shape) != 1 or shape[0] < len(categories)):
         raise ConfigError(
             f"model {name!r} does not take rows of shape {shape} of which the last {len(categories)} columns are "
             "categories; use 'linear' or 'mlp' on a table"
         )
-    return lambda: known[name]().to(dtype)
+    return _bound(name, make, given, dtype)
 
 
 def _check_shape(name: str, shape: tuple[int, ...], hidden: tuple[int, ...]) -> None:
@@ -89,42 +80,35 @@ def server_model(name: str, widths: tuple[int, ...], outputs: int, hidden: tuple
     """The server's model.
 
     `linear` and `mlp` take the embeddings side by side; `sum` adds them up and `attention` weighs them, and an MLP of
-    the hidden layers follows. `module:function` is called with widths, outputs and hidden.
+    the hidden layers follows. A registered model and `module:function` are called with those of widths, outputs and
+    hidden that they take.
     """
+    given = {"widths": widths, "outputs": outputs, "hidden": hidden}
     if ":" in name:
-        return _own(name, {"widths": widths, "outputs": outputs, "hidden": hidden}, dtype)
-    common = max(widths)
-    known: dict[str, Make] = {
-        "linear": lambda: Concat(nn.Linear(sum(widths), outputs)),
-        "mlp": lambda: Concat(MLP(sum(widths), outputs, hidden)),
-        "sum": lambda: Sum(MLP(common, outputs, hidden)),
-        "attention": lambda: Attention(widths, MLP(common, outputs, hidden), common),
-    }
-    if name not in known:
-        raise ConfigError(f"unknown server model {name!r}{suggest(name, known)}")
+        return _bound(name, _found(name), given, dtype)
+    make = SERVER_MODELS[name]
     if name == "sum" and len(set(widths)) > 1:
         raise ConfigError(f"server model 'sum' adds embeddings of one width, not of {', '.join(map(str, widths))}")
     _check_hidden(name, hidden)
-    return lambda: known[name]().to(dtype)
+    return _bound(name, make, given, dtype)
 
 
-def _own(text: str, given: dict[str, object], dtype: torch.dtype) -> Make:
-    """A user's own model: the function is found now, and called when a role is built."""
-    function = _found(text)
+def _bound(name: str, function: Callable[..., object], given: dict[str, Any], dtype: torch.dtype) -> Make:
+    """A model with its arguments; the function is called when a role is built."""
     try:
         signature = inspect.signature(function)
         takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
         arguments = {key: value for key, value in given.items() if takes_all or key in signature.parameters}
         signature.bind(**arguments)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"model {text!r}: {error}; it is called with {', '.join(given)}") from None
+        raise ConfigError(f"model {name!r}: {error}; it is called with {', '.join(given)}") from None
     if given.get("categories") and "categories" not in arguments:
-        raise ConfigError(f"model {text!r} takes no 'categories', but the last columns of the table are categories")
+        raise ConfigError(f"model {name!r} takes no 'categories', but the last columns of the table are categories")
 
     def make() -> nn.Module:
         model = function(**arguments)
         if not isinstance(model, nn.Module):
-            raise ConfigError(f"model {text!r} returned {type(model).__name__}, not a torch.nn.Module")
+            raise ConfigError(f"model {name!r} returned {type(model).__name__}, not a torch.nn.Module")
         return model.to(dtype)
 
     return make
@@ -153,3 +137,29 @@ def _found(text: str) -> Callable[..., object]:
         raise ConfigError(f"model {text!r}: {attribute} is of type {type(function).__name__} and cannot be called")
     found: Callable[..., object] = function
     return found
+
+
+def _tabular(
+    shape: tuple[int, ...], width: int, layers: tuple[int, ...], categories: tuple[int, ...], bounded: bool
+) -> nn.Module:
+    if categories:
+        return TabularMLP(math.prod(shape) - len(categories), categories, width, layers, bounded=bounded)
+    return MLP(math.prod(shape), width, layers, bounded=bounded)
+
+
+register_party_model("linear", lambda shape, width, categories: _tabular(shape, width, (), categories, bounded=False))
+register_party_model(
+    "mlp", lambda shape, width, hidden, categories: _tabular(shape, width, hidden, categories, bounded=True)
+)
+register_party_model("lstm", lambda shape, width: LSTM(shape[-1], width))
+register_party_model("gru", lambda shape, width: GRU(shape[-1], width))
+register_party_model("cnn", lambda shape, width, hidden: CNN(shape[0], width, *hidden))
+register_party_model("resnet", lambda shape, width, hidden: ResNet(shape[0], width, *hidden))
+register_party_model("mvcnn", lambda shape, width, hidden: MVCNN(shape[1], width, (shape[2], shape[3]), *hidden))
+
+register_server_model("linear", lambda widths, outputs: Concat(nn.Linear(sum(widths), outputs)))
+register_server_model("mlp", lambda widths, outputs, hidden: Concat(MLP(sum(widths), outputs, hidden)))
+register_server_model("sum", lambda widths, outputs, hidden: Sum(MLP(max(widths), outputs, hidden)))
+register_server_model(
+    "attention", lambda widths, outputs, hidden: Attention(widths, MLP(max(widths), outputs, hidden), max(widths))
+)

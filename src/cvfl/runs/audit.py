@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from cvfl.config.sections import Section
+from cvfl.config.schema import Section
 from cvfl.errors import DataError, writing
 
 NAME = "audit.json"

@@ -28,6 +28,14 @@ def study_figures(study: Study, preset: Preset, runs: Sequence[Run], measured: S
     return drawn
 
 
+def suite_figure(name: str, study: Study, preset: Preset, runs: Sequence[Run]) -> Drawn:
+    """All cells of a suite's member; on a linear axis a hundredth of the bytes could not be seen."""
+    label = f"test {metric_label(study.metric)}"
+    series = to_series([run for found in rows_of(study, runs).values() for run in found])
+    svg = figures.metric_by_megabytes(series, study.metric, label, f"figure-{name}", preset.target, log=True)
+    return Drawn(name, f"{study.title}: {label} by megabytes sent", svg)
+
+
 def groups(series: Sequence[Series]) -> dict[str, list[Series]]:
     """What goes into one figure: cells with as many parties, or of one bit width beside those without compression."""
     sizes = sorted({len(one.first.by_party) for one in series})

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import tomlkit
+
 from cvfl.config.schema import RunConfig
-from cvfl.config.toml import to_toml
 from cvfl.errors import DataError
 from cvfl.federation.processes import train_grpc
 from cvfl.runs.journal import read_lines
@@ -66,7 +67,7 @@ def measure(tasks: Sequence[Task], out: Path, on_start: Callable[[str, int], Non
     missing = _missing(tasks, {(one.cell, one.round_trip_ms) for one in known})
     for task, round_trip in missing:
         on_start(task.cell, round_trip)
-        known.append(Measured(task.cell, round_trip, _timed(task.config, round_trip)))
+        known.append(Measured(task.cell, round_trip, _timed(task.anywhere().config, round_trip)))
         write_measured(out, known)
 
 
@@ -78,12 +79,10 @@ def _missing(tasks: Sequence[Task], known: set[tuple[str, int]]) -> Iterator[tup
 
 def _timed(config: RunConfig, round_trip: int) -> tuple[float, ...]:
     rounds = rounds_to_time(config.local_iterations)
-    values = config.model_dump(mode="json") | {"rounds": rounds, "epochs": None, "evaluate_every": rounds}
-    if config.data.path:
-        values["data"]["path"] = str(config.data.path.absolute())
+    short = config.model_copy(update={"rounds": rounds, "epochs": None, "evaluate_every": rounds})
     with tempfile.TemporaryDirectory(prefix="cvfl-") as folder:
         path = Path(folder) / "run.toml"
-        path.write_text(to_toml(values), encoding="utf-8")
+        path.write_text(tomlkit.dumps(short.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
         train_grpc(path, [], Path(folder) / "run", round_trip_ms=round_trip)
         lines = read_lines(Path(folder) / "run" / "metrics.jsonl")
     # The first round waits for all to start, and an evaluation is no part of the round.

@@ -24,7 +24,8 @@ from typing import Any
 
 from cvfl.errors import ConfigError, CvflError
 from cvfl.studies.origin import Machine
-from cvfl.studies.study import Task, run_task
+from cvfl.studies.run import run_task
+from cvfl.studies.study import Task
 
 EVERY = 5.0
 """Seconds between two states of a run that are sent here."""
@@ -56,7 +57,7 @@ def run_on_ray(
     """Run tasks on a `connected` cluster; each is given back when it is complete. An error in one ends all."""
     board = ray.remote(num_cpus=0)(Board).remote()
     start = ray.remote(num_cpus=1)(_run)
-    running = {start.remote(n, _everywhere(task), packed(task.state), board): n for n, task in enumerate(waiting)}
+    running = {start.remote(n, task.anywhere(), packed(task.state), board): n for n, task in enumerate(waiting)}
     try:
         while running:
             done, _ = ray.wait(list(running), timeout=0.5)
@@ -133,13 +134,6 @@ def _run(n: int, task: Task, state: bytes, board: Any) -> tuple[bytes, Machine]:
 
         run_task(here, send)
         return packed(here.out), Machine.this()
-
-
-def _everywhere(task: Task) -> Task:
-    """The task with its data by absolute path, since the cluster works in another folder."""
-    data = task.config.data
-    path = data.path.absolute() if data.path else None
-    return replace(task, config=task.config.model_copy(update={"data": data.model_copy(update={"path": path})}))
 
 
 def _result(ray: ModuleType, reference: Any) -> tuple[bytes, Machine]:

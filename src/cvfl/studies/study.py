@@ -1,41 +1,36 @@
-"""A study: one TOML with the settings that are compared, run over seeds, side by side, each run resumable.
+"""A study: one TOML with the settings that are compared (cells), at the sizes they are run at (presets), over seeds.
 
 OUT/study.toml, study.json   the study as it was run; preset, command and machine
 OUT/runs/CELL/seed-N/        run directories, complete ones only
 OUT/state/                   what unfinished runs need to be taken up again
 OUT/latency.jsonl            seconds of rounds over gRPC, of studies of latency
 OUT/tables.md, report.html, figures/*.svg
+
+A suite is a study of studies: the same cells in each, which keeps its data, models, metric and presets and has all of
+the above in OUT/MEMBER/. OUT itself then has one table of all members, and a figure a member.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import re
-import threading
 import tomllib
-from collections.abc import Callable, Generator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from importlib import resources
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
-import torch
+import tomlkit
 from pydantic import Field, ValidationError, model_validator
 
-from cvfl.config.schema import RunConfig, parse_config
-from cvfl.config.sections import Section
-from cvfl.data.sets.builtin import BUILTIN
+from cvfl.config.files import parse_config
+from cvfl.config.schema import RunConfig, Section
+from cvfl.data.sets.catalogue import READERS
 from cvfl.errors import ConfigError, suggest
-from cvfl.federation.keep import Keep
-from cvfl.federation.load import Loaded, load_data
-from cvfl.federation.train import Progress as RunProgress
-from cvfl.federation.train import train
 from cvfl.runs.journal import last_line
 
-PRESETS = ("cpu", "paper")
+BASELINE = "none"
+"""The cell of a suite that the others are compared with."""
 S = TypeVar("S", bound=Section)
 
 
@@ -81,6 +76,38 @@ class Study(Section):
         return self
 
 
+class SuiteFile(Section):
+    """The TOML of a suite; `preset.cpu.MEMBER` holds what is different in that study's `preset.cpu`."""
+
+    title: str
+    paper: str
+    suite: tuple[str, ...] = Field(min_length=1)
+    preset: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)
+    cell: tuple[Cell, ...]
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if BASELINE not in [cell.name for cell in self.cell]:
+            raise ValueError(f"there is no cell {BASELINE!r} to compare the others with")
+        for name in self.suite:
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name) or self.suite.count(name) > 1:
+                raise ValueError(f"suite: {name!r} is to be the name of a study, without .toml, and only once")
+        for key, changes in self.preset.items():
+            for name in changes:
+                if name not in self.suite:
+                    raise ValueError(f"preset.{key}: the suite has no study {name!r}{suggest(name, self.suite)}")
+        return self
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Studies that run together, by their names; a study that runs alone is the only member and has no name."""
+
+    title: str
+    paper: str
+    members: Mapping[str, Study]
+
+
 def study_names() -> list[str]:
     """The studies that come with the software."""
     return sorted(
@@ -110,12 +137,42 @@ def study_values(name: str) -> dict[str, Any]:
         raise ConfigError(f"{name}: {error}") from None
 
 
+def load(name: str) -> Suite:
+    """The studies that a study or a suite runs: by name, or from a TOML file of the user's own."""
+    values = study_values(name)
+    if "suite" not in values:
+        study = load_study(name)
+        return Suite(study.title, study.paper, {"": study})
+    file = checked(SuiteFile, values, name)
+    return Suite(file.title, file.paper, {member: _member(file, member, name) for member in file.suite})
+
+
 def load_study(name: str) -> Study:
     """A study by name, or from a TOML file of the user's own."""
     values = study_values(name)
     if "suite" in values:
         raise ConfigError(f"{name} is a suite of studies, not a study")
     return checked(Study, values, name)
+
+
+def _member(file: SuiteFile, member: str, source: str) -> Study:
+    """A study with the cells of a suite, and what the suite changes in its presets."""
+    study = load_study(_found(member, source))
+    changes = {key: changed[member] for key, changed in file.preset.items() if member in changed}
+    for key in changes:
+        preset_of(study, key)
+    own = study.model_dump(mode="json", exclude_defaults=True)
+    for preset in own["preset"].values():
+        preset.pop("cells", None)  # what belongs to cells that are replaced
+    cells = [cell.model_dump(mode="json", exclude_defaults=True) for cell in file.cell]
+    return checked(Study, merged(own, {"paper": file.paper, "preset": changes, "cell": cells}), f"{source}, {member}")
+
+
+def _found(member: str, source: str) -> str:
+    """Where a member is: beside the suite as it was run, or as the user's own TOML; else it is one by name."""
+    beside = Path(source).parent
+    files = [beside / member / "study.toml", beside / f"{member}.toml"] if source.endswith(".toml") else []
+    return next((str(path) for path in files if path.is_file()), member)
 
 
 def checked(kind: type[S], values: Mapping[str, Any], name: str) -> S:
@@ -126,6 +183,37 @@ def checked(kind: type[S], values: Mapping[str, Any], name: str) -> S:
         first = error.errors()[0]
         where, what = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
         raise ConfigError(": ".join([name, *([where] if where else []), what])) from None
+
+
+def member_text(study: Study) -> str:
+    """The member of a suite as a TOML of its own: a section a preset and a cell, what their keys hold inline."""
+    values = study.model_dump(mode="json", exclude_defaults=True)
+    run, presets, cells = (values.pop(key) for key in ("run", "preset", "cell"))
+    sections = [
+        [*_pairs(values)],
+        ["[run]", *_pairs(run)],
+        *([f"[preset.{_key(name)}]", *_pairs(preset)] for name, preset in presets.items()),
+        *(["[[cell]]", *_pairs(cell)] for cell in cells),
+    ]
+    return "\n\n".join(map("\n".join, sections)) + "\n"
+
+
+def _pairs(values: Mapping[str, Any]) -> Iterator[str]:
+    return (f"{_key(key)} = {_inline(value)}" for key, value in values.items())
+
+
+def _inline(value: Any) -> str:
+    """A value as `tomlkit` writes it, but for the spaces inside the braces of a table."""
+    match value:
+        case Mapping():
+            return f"{{ {', '.join(_pairs(value))} }}" if value else "{}"
+        case list():
+            return f"[{', '.join(map(_inline, value))}]"
+    return str(tomlkit.item(value).as_string())
+
+
+def _key(name: str) -> str:
+    return tomlkit.key(name).as_string()
 
 
 @dataclass(frozen=True)
@@ -148,6 +236,12 @@ class Task:
     def folder(self) -> Path:
         """The folder of its study, as `tasks` took it."""
         return self.out.parents[2]
+
+    def anywhere(self) -> Self:
+        """The same with its data by absolute path, to be run in another working directory."""
+        data = self.config.data
+        path = data.path.absolute() if data.path else None
+        return replace(self, config=self.config.model_copy(update={"data": data.model_copy(update={"path": path})}))
 
     @property
     def complete(self) -> bool:
@@ -173,15 +267,25 @@ def preset_of(study: Study, name: str) -> Preset:
     return study.preset[name]
 
 
+def all_tasks(suite: Suite, preset: str, seeds: int | None, data: Path, out: Path) -> list[Task]:
+    """The runs of all members, seed by seed, so that the first results of all come early; `data` holds data sets."""
+    found = [
+        replace(task, member=name)
+        for name, study in suite.members.items()
+        for task in tasks(study, preset, seeds, data, out / name)
+    ]
+    return sorted(found, key=lambda task: task.seed)
+
+
 def tasks(study: Study, preset: str, seeds: int | None, data: Path, out: Path) -> list[Task]:
-    """All runs of a study, seed by seed, so that the first results of all cells come early; `data` holds data sets."""
+    """The runs of one study, seed by seed."""
     chosen = preset_of(study, preset)
     found = []
     for seed in range(seeds or chosen.seeds):
         for cell in study.cell:
             values = merged(merged(merged(study.run, chosen.run), cell.run), chosen.cells.get(cell.name, {}))
             values["seed"] = seed
-            if (name := values["data"]["name"]) not in BUILTIN:
+            if "path" in READERS[name := values["data"]["name"]].takes:
                 values = merged(values, {"data": {"path": str(data / name)}})
             config = parse_config(values, f"{study.title}, {cell.name}")
             place = Path(slug(cell.name)) / f"seed-{seed}"
@@ -201,59 +305,3 @@ def merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]
 def slug(name: str) -> str:
     """A name as a folder's name."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-
-
-def run_task(task: Task, on_round: Callable[[RunProgress], None] = lambda progress: None) -> str:
-    """Run one task to its end, taking up what is kept of it; one thread, so that runs side by side do not fight."""
-    torch.set_num_threads(1)
-    keep = Keep(task.state)
-    train(task.config, _data(task.config), task.out, task.cell, on_round, keep=keep, workers=1)
-    keep.forget()
-    return task.cell
-
-
-_known: dict[str, Loaded] = {}
-
-
-def _data(config: RunConfig) -> Loaded:
-    """The data of a run; that of the last one if it is the same, since a worker runs many cells of one seed."""
-    key = config.model_dump_json(include={"data", "party", "precision", "seed"})
-    if key not in _known:
-        _known.clear()
-        _known[key] = load_data(config)
-    return _known[key]
-
-
-def run_all(waiting: list[Task], workers: int, on_tick: Callable[[], None]) -> Generator[Task, None, None]:
-    """Run tasks side by side; each is given back when it is complete. An error in one ends all, and so does closing."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # inherited by the workers
-    context = multiprocessing.get_context("spawn")
-    running: dict[Future[str], Task] = {}
-    with ProcessPoolExecutor(min(workers, len(waiting)), mp_context=context, initializer=_end_with_parent) as pool:
-        try:
-            for task in waiting:
-                running[pool.submit(run_task, task)] = task
-            while running:
-                done, _ = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
-                on_tick()
-                for future in done:
-                    task = running.pop(future)
-                    future.result()
-                    yield task
-        except BaseException:
-            for future in running:
-                future.cancel()
-            for process in list((pool._processes or {}).values()):  # there is no public way to stop a worker
-                process.terminate()
-            raise
-
-
-def _end_with_parent() -> None:
-    """In a worker: end with the parent, even if that is killed; else two might go on with one run after --resume."""
-
-    def watch(parent: BaseProcess) -> None:
-        parent.join()
-        os._exit(1)
-
-    if parent := multiprocessing.parent_process():
-        threading.Thread(target=watch, args=(parent,), daemon=True).start()

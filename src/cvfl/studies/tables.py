@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 
 from cvfl import theory
-from cvfl.report.format import Table, decimals
+from cvfl.report.format import Table, decimals, times
 from cvfl.report.series import Spread, spread
 from cvfl.runs.read import Round, Run
 from cvfl.studies.latency import ROUND_TRIPS, Measured
-from cvfl.studies.study import Preset, Study
+from cvfl.studies.study import BASELINE, Preset, Study
 
 UNITS = {"MB": 1e6, "GB": 1e9}
 COMPUTE = 10
@@ -229,3 +229,59 @@ def told(value: Spread | None, digits: int, missed: str = MISSED) -> str:
         return missed
     mean = f"{value.mean:.{digits}f}"
     return mean if value.deviation is None else f"{mean} ± {value.deviation:.{digits}f}"
+
+
+SUITE_HEAD = (
+    *("", "setting", "target", "MB to target", "times fewer", "epochs to target"),
+    *("final test metric", f"within one deviation of {BASELINE}", "seeds"),
+)
+SUITE_NOTE = (
+    f"Bold is the best of a study; {MISSED} is a target that not every seed reached, with how many did. Bytes are "
+    f"those of all training frames, counted where they leave; times fewer is against {BASELINE}. The final metric is "
+    f"that of the last evaluation; its mean is compared with that of {BASELINE}, whose deviation over seeds is taken."
+)
+
+
+def suite_rows(name: str, study: Study, preset: Preset, runs: Sequence[Run]) -> list[tuple[str, ...]]:
+    """The rows of a suite's member: bytes to the target, and what they cost in epochs and in the metric."""
+    rows = rows_of(study, runs)
+    cost = {
+        cell: to_target(study, preset, runs, lambda line: line.sent.training / UNITS["MB"])
+        for cell, runs in rows.items()
+    }
+    epochs = [to_target(study, preset, found, lambda line: line.epoch) for found in rows.values()]
+    final = {cell: spread([run.test.get(study.metric, float("nan")) for run in found]) for cell, found in rows.items()}
+    places = min(5, max([2, *(decimals(value.mean) for value in cost.values() if value)]))
+    missed = told_missed(study, preset, rows)
+    columns = (
+        [name] * len(rows),
+        list(rows),
+        [f"{study.metric} {preset.target:g}"] * len(rows),
+        told_column(list(cost.values()), places, min, missed),
+        _times_fewer(cost),
+        told_column(epochs, 1, min, missed),
+        told_column(list(final.values()), 3, max),
+        [_within(cell, final) for cell in rows],
+        [str(len(found)) for found in rows.values()],
+    )
+    return list(zip(*columns, strict=True))
+
+
+def _times_fewer(cost: Mapping[str, Spread | None]) -> list[str]:
+    """How many times fewer bytes than the baseline; the best in bold."""
+    base = cost.get(BASELINE)
+    found = {name: base.mean / own.mean for name, own in cost.items() if base and own and name != BASELINE}
+    best = times(max(found.values())) if len(found) > 1 else None
+    told = {name: f"**{times(value)}**" if times(value) == best else times(value) for name, value in found.items()}
+    return [told.get(name, "" if name == BASELINE else MISSED) for name in cost]
+
+
+def _within(name: str, final: Mapping[str, Spread]) -> str:
+    """Whether the final metric is as good as the baseline's, as far as its seeds can tell."""
+    base = final.get(BASELINE)
+    if name == BASELINE or base is None:
+        return "" if base else MISSED
+    if base.deviation is None:
+        return "one seed"
+    change = final[name].mean - base.mean
+    return "yes" if abs(change) <= base.deviation else "no: better" if change > 0 else "no: worse"

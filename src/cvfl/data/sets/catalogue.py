@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +15,8 @@ import torch
 from cvfl.data.sets.builtin import BUILTIN, load_builtin
 from cvfl.data.tables.organisation import Assembled
 from cvfl.data.vertical import VerticalData
-from cvfl.errors import ConfigError, DataError, suggest
+from cvfl.errors import ConfigError, DataError
+from cvfl.registry import Registry
 from cvfl.rng import SPLIT, stream
 
 OnProgress = Callable[[int, int], None]
@@ -35,25 +38,19 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class _Reader:
-    """Reads one data set from its folder: the module and what it takes besides path and dtype."""
+class Reader:
+    """How a data set is read: a function, which fields of `Wanted` it takes beside `dtype`, and its parties.
 
-    module: str
-    parties: int
-    takes: tuple[str, ...]
+    One that takes no `path` needs no files. One that takes no `parties` always has the same ones.
+    """
+
+    read: Callable[..., VerticalData | Assembled]
+    takes: tuple[str, ...] = ("path",)
+    parties: int = 4
 
 
-_READERS = {
-    "adult": _Reader("uci", 4, ()),
-    "cifar10": _Reader("cifar10", 4, ("parties",)),
-    "credit_default": _Reader("uci", 4, ("seed", "test_share")),
-    "imagenet100": _Reader("imagenet100", 4, ("parties",)),
-    "mfeat": _Reader("uci", 6, ("seed", "test_share")),
-    "mimic3": _Reader("mimic3", 4, ("parties", "seed", "test_share", "on_progress")),
-    "modelnet10": _Reader("modelnet10", 4, ("parties", "on_progress")),
-    "physionet2012": _Reader("physionet2012", 4, ("parties", "on_progress")),
-}
-NAMES = (*BUILTIN, *_READERS)
+READERS = Registry[Reader]("data set", "data.name")
+register = READERS.register
 
 
 def load(
@@ -79,27 +76,39 @@ def load_named(wanted: Wanted) -> Assembled:
 
 
 def _load_named(wanted: Wanted) -> Assembled:
-    name, path, parties = wanted.name, wanted.path, wanted.parties
-    if name in BUILTIN:
-        return Assembled(load_builtin(name, parties or 4, wanted.seed, wanted.test_share, wanted.dtype))
-    if name not in _READERS:
-        raise ConfigError(f"data.name: unknown data set {name!r}{suggest(name, NAMES)}")
-    reader = _READERS[name]
-    if path is None:
+    name, path, reader = wanted.name, wanted.path, READERS[wanted.name]
+    if "path" in reader.takes and path is None:
         raise ConfigError(
             f"data.path: say where the files of {name} are; `cvfl data fetch {name}` tells how to get them"
         )
-    if not path.is_dir():
+    if "path" in reader.takes and path and not path.is_dir():
         raise DataError(
             f"data.path: there is no folder {path}; `cvfl data fetch {name} {path}` tells how to get the files"
         )
-    if "parties" not in reader.takes and parties not in (None, reader.parties):
-        raise ConfigError(f"data.parties: {name} has {reader.parties} parties, not {parties}")
-    # Each reader brings libraries of its own, so only the one that is needed is loaded.
-    read = getattr(import_module(f"cvfl.data.sets.{reader.module}"), f"load_{name}")
-    wanted = replace(wanted, parties=parties or reader.parties)
-    found: VerticalData | Assembled = read(
-        path, dtype=wanted.dtype, **{key: getattr(wanted, key) for key in reader.takes}
-    )
+    if "parties" not in reader.takes and wanted.parties not in (None, reader.parties):
+        raise ConfigError(f"data.parties: {name} has {reader.parties} parties, not {wanted.parties}")
+    wanted = replace(wanted, parties=wanted.parties or reader.parties)
+    found = reader.read(dtype=wanted.dtype, **{key: getattr(wanted, key) for key in reader.takes})
     assembled = found if isinstance(found, Assembled) else Assembled(found)
     return assembled if wanted.augment else replace(assembled, data=replace(assembled.data, augment=None))
+
+
+def _imported(module: str, name: str, **given: Any) -> VerticalData | Assembled:
+    """Read by a module that is imported only now, since each brings libraries of its own."""
+    read: Callable[..., VerticalData | Assembled] = getattr(import_module(f"cvfl.data.sets.{module}"), f"load_{name}")
+    return read(**given)
+
+
+for _name in BUILTIN:
+    register(_name, Reader(partial(load_builtin, _name), ("parties", "seed", "test_share")))
+for _name, _module, _parties, _takes in (
+    ("adult", "uci", 4, ()),
+    ("cifar10", "cifar10", 4, ("parties",)),
+    ("credit_default", "uci", 4, ("seed", "test_share")),
+    ("imagenet100", "imagenet100", 4, ("parties",)),
+    ("mfeat", "uci", 6, ("seed", "test_share")),
+    ("mimic3", "mimic3", 4, ("parties", "seed", "test_share", "on_progress")),
+    ("modelnet10", "modelnet10", 4, ("parties", "on_progress")),
+    ("physionet2012", "physionet2012", 4, ("parties", "on_progress")),
+):
+    register(_name, Reader(partial(_imported, _module, _name), ("path", *_takes), _parties))

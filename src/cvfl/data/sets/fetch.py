@@ -5,13 +5,12 @@ fetch_dataset("adult", folder)   all its files into FOLDER/adult, checked, archi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from cvfl.data.sets.download import Download, Fetched, Progress, fetch, fetch_checked, unpack
-from cvfl.errors import ConfigError, DataError, suggest
+from cvfl.errors import DataError
+from cvfl.registry import Registry
 
 __all__ = ["DATASETS", "Dataset", "Download", "Fetched", "fetch", "fetch_dataset", "unpack"]
 
@@ -31,8 +30,6 @@ class Dataset:
 
 def fetch_dataset(name: str, folder: Path, on_progress: Progress | None = None) -> tuple[Fetched, ...]:
     """Bring a data set to FOLDER/NAME and unpack its archives there."""
-    if name not in DATASETS:
-        raise ConfigError(f"unknown data set {name!r}{suggest(name, DATASETS)}")
     dataset, place = DATASETS[name], folder / name
     try:
         files = tuple(fetch_checked(download, place, on_progress) for download in dataset.downloads)
@@ -162,4 +159,6 @@ _ALL = (
         "mfeat-fac, mfeat-fou, mfeat-kar, mfeat-mor, mfeat-pix and mfeat-zer",
     ),
 )
-DATASETS: Mapping[str, Dataset] = MappingProxyType({dataset.name: dataset for dataset in _ALL})
+DATASETS = Registry[Dataset]("data set")
+for _dataset in _ALL:
+    DATASETS.register(_dataset.name, _dataset)

@@ -171,9 +171,10 @@ def test_report_writes_figures_alone(results, tmp_path):
 
 
 def test_figures_need_a_study(results, tmp_path):
-    code, output = cvfl("report", results / "runs", "--figures", tmp_path)
-    assert code == 2
-    assert "name it by --study" in output
+    for options in ((), ("--out", tmp_path / "r.html")):
+        code, output = cvfl("report", results / "runs", "--figures", tmp_path, *options)
+        assert code == 2
+        assert "name it by --study" in output
     code, output = cvfl("report", results / "runs", "--figures", tmp_path, "--study", "latency")
     assert code == 2
     assert "no run belongs to the study" in output

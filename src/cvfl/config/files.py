@@ -1,0 +1,124 @@
+"""A configuration file: read with `--set key=value` changes, refused in one line that names the key, or changed."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import tomlkit
+from pydantic import ValidationError
+
+from cvfl.config.schema import RunConfig, Section
+from cvfl.errors import ConfigError, suggest, writing
+
+
+def load_config(path: Path, changes: Sequence[str] = ()) -> RunConfig:
+    """The configuration in a TOML file, with ``key=value`` changes, such as ``data.parties=2``."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    _change(values, changes)
+    return _found_from(path.parent, parse_config(values, str(path)))
+
+
+def parse_config(values: dict[str, Any], source: str = "configuration") -> RunConfig:
+    """Check the values; the first thing wrong is said in one line that names its key."""
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {_explained(error)}") from None
+
+
+def write_changed(path: Path, changes: Sequence[str], keys: Mapping[str, Any], out: Path, comment: str) -> None:
+    """Write the configuration of `path` to `out` with these changes, its comments, order and formatting kept.
+
+    `changes` are as `load_config` takes them, `keys` are values by such keys, where None removes a key; `comment` goes
+    on top. Files are named as seen from `out`.
+    """
+    # Taken from the file itself: in a checked configuration a password of a database is blotted out.
+    document = tomlkit.parse(path.read_text(encoding="utf-8"))
+    _change(document, changes)
+    for key, value in keys.items():
+        _put(document, key, value)
+    for section, key in _files(document):
+        if not Path(section[key]).is_absolute():
+            section[key] = os.path.relpath(path.parent / section[key], out.parent)
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(f"# {comment}\n{tomlkit.dumps(document)}", encoding="utf-8")
+    load_config(out)
+
+
+def _change(values: MutableMapping[str, Any], changes: Sequence[str]) -> None:
+    for change in changes:
+        key, equals, text = change.partition("=")
+        if not equals:
+            raise ConfigError(f"--set takes key=value, not {change!r}")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text  # a bare word is a string, as a shell user writes it
+        try:
+            _put(values, key.strip(), value)
+        except ConfigError as error:
+            raise ConfigError(f"--set {change}: {error}") from None
+
+
+def _put(values: MutableMapping[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    for name in path:
+        values = values.setdefault(name, {})
+        if not isinstance(values, MutableMapping):
+            raise ConfigError(f"{name} is not a section")
+    if value is None:
+        values.pop(last, None)
+    else:
+        values[last] = value
+
+
+def _files(values: Mapping[str, Any]) -> Iterator[tuple[MutableMapping[str, Any], str]]:
+    """Every place of a configuration that names a file."""
+    parties = [(section, "table") for section in values.get("party", {}).values()]
+    places = [(values.get("data", {}), "path"), (values.get("network", {}), "certificates"), *parties]
+    return ((section, key) for section, key in places if key in section)
+
+
+def _found_from(folder: Path, config: RunConfig) -> RunConfig:
+    """Files are named as seen from the configuration file."""
+    data = config.data.model_copy(update={"path": folder / config.data.path} if config.data.path else {})
+    certificates = config.network.certificates
+    network = config.network.model_copy(update={"certificates": folder / certificates} if certificates else {})
+    party = {
+        name: section.model_copy(update={"table": folder / section.table}) if section.table else section
+        for name, section in config.party.items()
+    }
+    return config.model_copy(update={"data": data, "party": party, "network": network})
+
+
+def _explained(error: ValidationError) -> str:
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    match first["type"]:
+        case "extra_forbidden":
+            return f"unknown key {key!r}{suggest(str(first['loc'][-1]), _keys(first['loc'][:-1]))}"
+        case "missing":
+            return f"key {key!r} is missing"
+        case "value_error":
+            return str(first["ctx"]["error"])
+    return f"{key}: {first['msg'][:1].lower()}{first['msg'][1:]}, not {first['input']!r}"
+
+
+def _keys(path: tuple[int | str, ...]) -> list[str]:
+    """The keys of the section at this path."""
+    section: type[Section] = RunConfig
+    for name in path:
+        if field := section.model_fields.get(str(name)):  # else it is the name of a party
+            kinds = (field.annotation, *get_args(field.annotation))
+            section = next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section))
+    return list(section.model_fields)
