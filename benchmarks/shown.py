@@ -17,6 +17,8 @@ from rich.table import Table
 
 from cvfl.cli.errors import one_line
 
+_FILE_WIDTH = 120  # of a table that goes to a file
+
 
 def options(doc: str | None) -> argparse.ArgumentParser:
     """The options of a script, with the one that all have."""
@@ -69,7 +71,8 @@ def show(
                 if as_json:
                     print(json.dumps(asdict(result)), flush=True)
         if not as_json:
-            Console().print(_table(results, columns))
+            console = Console()
+            console.print(_table(results, columns), width=None if console.is_terminal else _FILE_WIDTH)
 
 
 def _table(results: Sequence[Any], columns: Mapping[str, Callable[[Any], str]]) -> Table:

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cvfl.cli import app
+from cvfl.cli.demo import RUNS
 from cvfl.federation import train as run_module
 from cvfl.runtime import inprocess
 
@@ -134,6 +135,8 @@ def test_demo_shows_the_table_the_plot_and_writes_a_report(tmp_path: Path) -> No
     assert code == 0, output
     for name in ("none", "scalar b=2", "lattice b=2", "top-k b=2", "auto", "reduction", "MB up", "MB down", "1.0x"):
         assert name in output
+    runs = [line for line in output.splitlines() if line.split(" loss")[0].endswith(" 11/11")]
+    assert [line.split(" 11/11")[0].strip() for line in runs] == list(RUNS)  # without a terminal a line a run
     assert (tmp_path / "demo" / "report.html").exists()
     assert len(list((tmp_path / "demo").glob("*/summary.json"))) == 5
 
