@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import cvfl
 from cvfl.cli import app
 from cvfl.cli.demo import RUNS
 from cvfl.federation import train as run_module
@@ -151,3 +152,10 @@ def test_every_command_has_an_example(command: list[str]) -> None:
 def test_no_command_shows_help() -> None:
     _, output = call()
     assert all(command in output for command in ("demo", "train", "theory", "bench"))
+
+
+def test_the_version_is_that_of_the_newest_release() -> None:
+    code, output = call("--version")
+    assert (code, output.strip()) == (0, f"cvfl {cvfl.__version__}")
+    changes = (Path(__file__).parents[2] / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## \[(\d.*?)\]", changes, re.MULTILINE)[0] == cvfl.__version__
