@@ -151,7 +151,7 @@ def test_long_runs_keep_an_even_spacing_and_every_best_round(results, tmp_path, 
 
 def test_seconds_a_round_leave_evaluation_out(results):
     run = read_run(results / "runs/none/seed-0")
-    plain = sorted(line.seconds for line in run.history if not line.test)
+    plain = sorted(line.seconds for line in run.history if not line.test)  # type: ignore[type-var]
     assert len(plain) == 6
     assert run.round_seconds == pytest.approx((plain[2] + plain[3]) / 2)
 
