@@ -19,7 +19,7 @@ from cvfl.studies.origin import Machine, Origin
 from cvfl.studies.scaled import scaled_down
 from cvfl.studies.study import load_study
 from cvfl.studies.tables import best, reached, study_tables
-from study_files import contents, cvfl, study_toml
+from study_files import contents, cvfl, in_this_process, study_toml
 
 STUDY = study_toml({"none": "identity", "scalar b=2": "scalar:bits=2", "scalar b=4": "scalar:bits=4"})
 SVG = "{http://www.w3.org/2000/svg}"
@@ -30,7 +30,8 @@ ORIGIN = Origin("cpu", "cvfl reproduce wine --preset cpu --seeds 2", (Machine(2,
 def results(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("study")
     (folder / "wine.toml").write_text(STUDY)
-    code, output = cvfl("reproduce", folder / "wine.toml", "--out", folder / "out", "--workers", 2)
+    with in_this_process():
+        code, output = cvfl("reproduce", folder / "wine.toml", "--out", folder / "out")
     assert code == 0, output
     return folder / "out"
 

@@ -44,6 +44,7 @@ def demo(
             "Hospital, bank, insurer and registry hold a quarter each of 1,797 digits.\n"
             "Every round they send what they make of a row, 16 numbers, then all take 10 local steps.\n",
             highlight=False,
+            soft_wrap=True,
         )
         results = []
         with RunDisplay(console).shown() as display:
