@@ -5,9 +5,13 @@ BIN    := $(VENV)/bin
 # The CPU build of torch, so that no CUDA packages come; pyproject.toml accepts a range.
 TORCH  := torch==2.13.0
 
-.PHONY: demo test test-slow check bench setup clean
+PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
+# The wheel is tried in an environment of its own, outside the checkout's.
+TRIAL  := build/trial
 
-demo: setup
+.PHONY: demo test test-slow check wheel bench setup clean
+
+demo: $(VENV)/.core
 	$(BIN)/cvfl demo
 
 test: setup
@@ -27,14 +31,35 @@ bench: setup
 	$(BIN)/cvfl bench codec
 	$(BIN)/cvfl bench round
 
+# What users get: an sdist and a wheel, the wheel alone in an empty environment, the demo there.
+wheel: setup
+	rm -rf dist $(TRIAL)
+	$(BIN)/python -m build --outdir dist
+	$(PYTHON) -m venv $(TRIAL)
+	$(TRIAL)/bin/pip install --quiet --disable-pip-version-check $(TORCH)
+	$(TRIAL)/bin/pip install --quiet --disable-pip-version-check $(TORCH) dist/cvfl-*.whl
+	cd $(TRIAL) && PYTHONPATH= bin/cvfl --version && PYTHONPATH= bin/cvfl demo --epochs 5
+
 setup: $(VENV)/.ready
 
-$(VENV)/.ready: pyproject.toml Makefile
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cvfl needs Python 3.11 or newer; set PYTHON=")'
-	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]' $(TORCH)
-	touch $@
+# The package and what it needs. A mark is there only while the environment is whole: after an interruption the next
+# `make` starts from nothing, and after a change of pyproject.toml pip adds what is missing.
+$(VENV)/.core: pyproject.toml Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cvfl needs Python 3.11 or newer; set PYTHON=")'
+	@test -e $@ || $(PYTHON) -m venv --clear $(VENV)
+	@rm -f $@
+	@echo "setting up: PyTorch (CPU), some hundred megabytes the first time ..."
+	@$(PIP) $(TORCH)
+	@echo "installing cvfl and what it needs ..."
+	@$(PIP) --editable . $(TORCH)
+	@touch $@
+
+# The same, with what tests, checks and the other runtimes need.
+$(VENV)/.ready: $(VENV)/.core
+	@rm -f $< $@
+	@echo "installing what tests and checks need ..."
+	@$(PIP) --editable '.[dev]' $(TORCH)
+	@touch $< $@
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -63,7 +63,7 @@ MIB = 1 << 20
 
 def packets() -> list[bytes]:
     """A packet of every compressor for every shape, in float32 and float64."""
-    found = []
+    found: list[bytes] = []
     for shape in SHAPES:
         random = torch.Generator().manual_seed(len(found))
         h = torch.rand(shape, generator=random) * 2 - 1

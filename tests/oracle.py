@@ -203,7 +203,7 @@ def head(code: bytes, n: int, scalar_size: int = 4) -> tuple[list[Head], list[in
     """The head of a code, read as the page says: (width, adaptive, count, columns) of each plane; and the words."""
 
     def number() -> int:
-        nonlocal at
+        nonlocal at  # type: ignore[misc]
         value = place = 0
         while True:
             value |= (code[at] & 127) << place

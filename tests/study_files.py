@@ -7,13 +7,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from cvfl.cli import app
+from cvfl.studies.run import run_task
+from cvfl.studies.study import Task
 
 CELLS = {"none": "identity", "lattice b=2": "lattice:bits=2"}
 
@@ -58,6 +61,21 @@ def cvfl(*arguments: object) -> tuple[int, str]:
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.output
+
+
+@contextmanager
+def in_this_process() -> Iterator[None]:
+    """Let `cvfl reproduce` run its tasks here, one after another: for tests of what comes of them, not of workers."""
+
+    def run_here(todo: list[Task], workers: int, on_tick: Callable[[], None]) -> Generator[Task, None, None]:
+        for task in todo:
+            run_task(task)
+            on_tick()
+            yield task
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys.modules["cvfl.cli.reproduce"], "run_all", run_here)
+        yield
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -13,6 +13,8 @@ from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData, load
 from cvfl.federation.train import RunResult, train
 
+__version__ = "0.1.0"
+
 __all__ = ["RunConfig", "RunResult", "VerticalData", "configure", "load", "load_config", "train"]
 
 

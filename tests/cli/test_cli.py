@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import cvfl
 from cvfl.cli import app
+from cvfl.cli.demo import RUNS
 from cvfl.federation import train as run_module
 from cvfl.runtime import inprocess
 
@@ -134,6 +136,8 @@ def test_demo_shows_the_table_the_plot_and_writes_a_report(tmp_path: Path) -> No
     assert code == 0, output
     for name in ("none", "scalar b=2", "lattice b=2", "top-k b=2", "auto", "reduction", "MB up", "MB down", "1.0x"):
         assert name in output
+    runs = [line for line in output.splitlines() if line.split(" loss")[0].endswith(" 11/11")]
+    assert [line.split(" 11/11")[0].strip() for line in runs] == list(RUNS)  # without a terminal a line a run
     assert (tmp_path / "demo" / "report.html").exists()
     assert len(list((tmp_path / "demo").glob("*/summary.json"))) == 5
 
@@ -148,3 +152,10 @@ def test_every_command_has_an_example(command: list[str]) -> None:
 def test_no_command_shows_help() -> None:
     _, output = call()
     assert all(command in output for command in ("demo", "train", "theory", "bench"))
+
+
+def test_the_version_is_that_of_the_newest_release() -> None:
+    code, output = call("--version")
+    assert (code, output.strip()) == (0, f"cvfl {cvfl.__version__}")
+    changes = (Path(__file__).parents[2] / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## \[(\d.*?)\]", changes, re.MULTILINE)[0] == cvfl.__version__

@@ -1,6 +1,7 @@
 """What operators see: JSON lines that can be shown again elsewhere, and scalars for TensorBoard."""
 
 import io
+import itertools
 import json
 from pathlib import Path
 
@@ -64,6 +65,47 @@ def test_the_terminal_shows_the_round():
 def test_the_terminal_shows_who_is_waited_for():
     assert "waiting for shop, 12 s" in shown(("round", PROGRESS), ("wait", "shop", 12.0))
     assert "waiting for shop" in shown(("wait", "shop", 12.0))
+
+
+def test_without_a_terminal_rounds_are_lines_two_seconds_apart_then_ever_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("cvfl.cli.display.time.monotonic", lambda: clock[0])
+    console = Console(file=(file := io.StringIO()), width=40)
+    with observed(console, "fed", False, None) as seen:
+        for t0 in range(200):  # a second each
+            seen.round(Progress(RoundReport(t0, 0.5, 1.0, EVALUATED), 200, Traffic(5_000_000, 7, 3), "accuracy"))
+            clock[0] += 1.0
+    lines = file.getvalue().splitlines()
+    assert lines[0] == "fed         3/200 loss 0.500 accuracy 0.600 ↑5.00 ↓0.00 MB"
+    assert lines[1].split()[1] == "5/200"
+    assert lines[-1].split()[1] == "200/200"
+    at = [int(line.split()[1].split("/")[0]) for line in lines]
+    gaps = [after - before for before, after in itertools.pairwise(at)]
+    assert max(gaps) == 10
+    assert len(lines) < 60
+
+
+def test_a_run_that_is_soon_over_is_one_line() -> None:
+    console = Console(file=(file := io.StringIO()), width=40)
+    with observed(console, "fed", False, None) as seen:
+        seen.step("bank: reading", 5, 0)
+        seen.round(PROGRESS)
+        seen.round(Progress(RoundReport(9, 0.4, 0.01), 10, Traffic(6_000_000, 8, 3), "accuracy"))
+    assert file.getvalue() == "fed         10/10 loss 0.400 accuracy 0.600 ↑6.00 ↓0.00 MB\n"
+
+
+def test_a_long_step_and_a_wait_are_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("cvfl.cli.display.time.monotonic", lambda: clock[0])
+    console = Console(file=(file := io.StringIO()))
+    with observed(console, "fed", False, None) as seen:
+        seen.step("bank: reading", 0, 4)
+        clock[0] += 3.0
+        seen.step("bank: reading", 1, 4)
+        seen.round(PROGRESS)
+        clock[0] += 3.0
+        seen.wait("shop", 12.0)
+    assert file.getvalue().splitlines() == ["bank: reading 25%", "fed         waiting for shop, 12 s"]
 
 
 @pytest.fixture

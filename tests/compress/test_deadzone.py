@@ -140,7 +140,7 @@ def test_the_finest_is_the_floats_themselves():
     h = torch.randn(6, 6, generator=torch.Generator().manual_seed(3))
     assert schedule.bound(h, Context(t0=10_000)).worst == 0
     assert torch.equal(sent(schedule, h, Context(t0=10_000)), h)
-    assert DeadZone(0.5).refined(1.0).step == 0.5
+    assert DeadZone(0.5).refined(1.0).step == 0.5  # type: ignore[attr-defined]
     assert isinstance(DeadZone(0.5).refined(1e-6), DeadZone)
 
 

@@ -41,7 +41,7 @@ class Dithered(Context):
 def chosen(compressor: Lattice, pairs: np.ndarray, context: Context) -> tuple[np.ndarray, np.ndarray]:
     """Columns and rows that pairs of the unit square are sent as, in float64."""
     packet = compressor.compress(torch.from_numpy(pairs.reshape(-1)), context)
-    return tuple(packet.planes[0].symbols.numpy().astype(int).reshape(2, -1))
+    return tuple(packet.planes[0].symbols.numpy().astype(int).reshape(2, -1))  # type: ignore[return-value]
 
 
 def points_to_try(bits: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

@@ -42,15 +42,15 @@ def test_grammar(spec, kind, attributes):
 
 
 def test_ranges_are_numbers():
-    assert build("scalar:bits=2,low=-1,high=1").range.fixed == (-1.0, 1.0)
-    assert build("lattice:bits=2,low=-1e-3,high=2.5").range.fixed == (-0.001, 2.5)
-    assert build("scalar:bits=2").range.fixed is None
+    assert build("scalar:bits=2,low=-1,high=1").range.fixed == (-1.0, 1.0)  # type: ignore[attr-defined]
+    assert build("lattice:bits=2,low=-1e-3,high=2.5").range.fixed == (-0.001, 2.5)  # type: ignore[attr-defined]
+    assert build("scalar:bits=2").range.fixed is None  # type: ignore[attr-defined]
 
 
 def test_nesting_reaches_the_inside():
     schedule = build("schedule(schedule(lattice:bits=5,low=0,high=1):rate=1)")
-    assert schedule.inner.rate == 1
-    assert (schedule.inner.inner.bits, schedule.inner.inner.range.fixed) == (5, (0.0, 1.0))
+    assert schedule.inner.rate == 1  # type: ignore[attr-defined]
+    assert (schedule.inner.inner.bits, schedule.inner.inner.range.fixed) == (5, (0.0, 1.0))  # type: ignore[attr-defined]
 
 
 def test_each_call_gives_a_new_one():
@@ -120,20 +120,20 @@ def test_registering():
     register("coarse_1", coarse)
     register("coarse_1", coarse)  # the same again: nothing happens
     assert "coarse_1" in known()
-    assert build("coarse_1:bits=3").bits == 3
-    assert build("schedule(coarse_1)").inner.bits == 1
+    assert build("coarse_1:bits=3").bits == 3  # type: ignore[attr-defined]
+    assert build("schedule(coarse_1)").inner.bits == 1  # type: ignore[attr-defined]
 
 
 @pytest.mark.usefixtures("_restored")
 def test_registering_a_wrapper():
     class Twice(Schedule):
-        def __init__(self, inner: "registry.Compressor", again: int = 2) -> None:
+        def __init__(self, inner: "registry.Compressor", again: int = 2) -> None:  # type: ignore[name-defined]
             super().__init__(inner)
             self.again = again
 
     Twice.__init__.__annotations__["inner"] = "Compressor"  # as `from __future__ import annotations` leaves it
     register("twice", Twice)
-    assert build("twice(scalar:bits=4):again=3").again == 3
+    assert build("twice(scalar:bits=4):again=3").again == 3  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="wraps a compressor"):
         build("twice")
 

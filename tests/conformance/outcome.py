@@ -27,7 +27,7 @@ class Outcome:
     history: list[dict[str, Any]]
 
     @classmethod
-    def of(cls, result: RunResult, **models: bytes) -> Outcome:
+    def of(cls, result: RunResult, **models: bytes) -> Outcome:  # type: ignore[valid-type]
         """From a run's result; `models` are those that are not in it."""
         every = {role: serialised(model) for role, model in result.models.items()} | models
         summary = result.summary

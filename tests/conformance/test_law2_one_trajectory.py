@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +75,12 @@ def test_own_tables_by_grpc(case: str, tmp_path: Path) -> None:
 
 
 def test_the_command_that_starts_all_roles(tmp_path: Path) -> None:
-    """Real processes: each opens the table of its own section only."""
+    """Real processes: each opens the table of its own section only; a long way costs time and changes no bit."""
     config = own_tables(tmp_path, "private, auto")
-    summary = train_grpc(write_config(tmp_path / "fed.toml", config), [], tmp_path / "run")
+    summary = train_grpc(write_config(tmp_path / "fed.toml", config), [], tmp_path / "run", round_trip_ms=50)
     expected = in_process(config)
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert statistics.median(json.loads(line)["seconds"] for line in lines) >= 0.05
     assert summary["parameters"] == expected.parameters
     assert summary["bytes"] == expected.bytes
 

@@ -103,20 +103,20 @@ def test_patience_is_counted_from_the_last_word_of_the_server(tmp_path: Path) ->
 def test_processes_that_are_killed_and_interrupted(tmp_path: Path) -> None:
     """Real processes with certificates: kill -9 of a party, of the server, of all, and Ctrl-C; and what logs say."""
     write_tables(tmp_path)
-    config = table_settings(tmp_path, rounds=300, every=5, evaluate_every=40)
+    config = table_settings(tmp_path, rounds=120, every=5, evaluate_every=40)
     with Processes(config, tmp_path, ("bank", "shop")) as roles:
         roles.environment = {"GRPC_VERBOSITY": "debug", "PYTHONPATH": str(debugging(tmp_path))}
         roles.start_all()
         at = roles.until_round(10)
         roles.kill("shop")
         roles.start("shop")
-        at = roles.until_round(30, at)
+        at = roles.until_round(20, at)
         roles.kill(SERVER)
         roles.start(SERVER)
-        at = roles.until_round(50, at)
+        at = roles.until_round(30, at)
         roles.kill(SERVER, "bank", "shop")
         roles.start_all()
-        roles.until_round(70, at)
+        roles.until_round(40, at)
         assert roles.interrupt("bank") == 130
         assert roles.interrupt(SERVER) == 130
         for role in ("bank", SERVER):

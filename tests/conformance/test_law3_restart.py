@@ -137,7 +137,7 @@ def test_a_frame_that_comes_twice_never_ends_in_other_bits(tmp_path: Path) -> No
 
         def twice(loop: Loop) -> None:
             queues = next(q for q in (*loop.down.values(), *loop.up.values()) if q)
-            queues.append(queues[-1])
+            queues.append(queues[-1])  # type: ignore[attr-defined]
 
         try:
             same(loop.run({n: twice}), expected)

@@ -117,9 +117,9 @@ def test_no_frame_holds_features_or_labels(captured: list[bytes], method: dict[s
 
 def test_the_meter_separates_parties_directions_and_evaluation() -> None:
     meter, frame = Meter(), encode(Embedding(0, 1, b"abc"))
-    meter.add(1, inprocess.Direction.UP, frame)
-    meter.add(2, inprocess.Direction.DOWN, frame)
-    meter.add(2, inprocess.Direction.UP, encode(Evaluation(0, 2, b"abcd")))
+    meter.add(1, inprocess.Direction.UP, frame)  # type: ignore[attr-defined]
+    meter.add(2, inprocess.Direction.DOWN, frame)  # type: ignore[attr-defined]
+    meter.add(2, inprocess.Direction.UP, encode(Evaluation(0, 2, b"abcd")))  # type: ignore[attr-defined]
     assert (meter.parties[1].up, meter.parties[2].down, meter.parties[2].evaluation) == (23, 23, 24)
     assert meter.total().total == 70
 

@@ -16,7 +16,10 @@ from cvfl.runtime import Meter, rounds
 from federations import data, federation
 
 Q = 2
-ROUNDS = (32, 128, 512, 2048)
+SHORT, LONG = (16, 32, 64, 128, 256), (32, 128, 512, 2048)
+both_lengths = pytest.mark.parametrize(
+    "lengths", [SHORT, pytest.param(LONG, marks=pytest.mark.slow)], ids=["short", "long"]
+)
 
 
 def squared_gradient(fed: Federation, table: VerticalData) -> float:
@@ -49,22 +52,24 @@ def mean_squared_gradient(R: int, compressor: str) -> float:
     return float(np.mean(found))
 
 
-def slope(values: list[float]) -> float:
+def slope(lengths: tuple[int, ...], values: list[float]) -> float:
     """Exponent of T in a power law fitted to the values."""
-    return float(np.polyfit(np.log([R * Q for R in ROUNDS]), np.log(values), 1)[0])
+    return float(np.polyfit(np.log([R * Q for R in lengths]), np.log(values), 1)[0])
 
 
+@both_lengths
 @pytest.mark.parametrize("compressed", [False, True])
-def test_the_rate_is_at_least_one_over_the_root_of_t(compressed: bool) -> None:
+def test_the_rate_is_at_least_one_over_the_root_of_t(compressed: bool, lengths: tuple[int, ...]) -> None:
     """With scalar quantization the bits grow as Table 1 asks: error at most c/sqrt(T)."""
     values = []
-    for R in ROUNDS:
+    for R in lengths:
         bits = theory.bits_for_rate(theory.scalar_error, R * Q, 4, 2, -1.0, 1.0, c=0.5)
         values.append(mean_squared_gradient(R, f"scalar:bits={bits}" if compressed else "identity"))
-    assert slope(values) < -0.5 + 0.05
-    assert values[-1] < values[0] / math.sqrt(ROUNDS[-1] / ROUNDS[0]) * 2
+    assert slope(lengths, values) < -0.5 + 0.05
+    assert values[-1] < values[0] / math.sqrt(lengths[-1] / lengths[0]) * 2
 
 
-def test_one_bit_for_ever_stalls() -> None:
+@both_lengths
+def test_one_bit_for_ever_stalls(lengths: tuple[int, ...]) -> None:
     """The regression can fail: with a constant large error the gradient stops falling at that rate."""
-    assert slope([mean_squared_gradient(R, "topk:bits=1") for R in ROUNDS]) > -0.4
+    assert slope(lengths, [mean_squared_gradient(R, "topk:bits=1") for R in lengths]) > -0.4

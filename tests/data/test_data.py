@@ -33,7 +33,7 @@ def test_built_in_data_is_divided_standardised_and_repeatable(name: str, loss: L
     again, other = load(name, parties, seed=1), load(name, parties, seed=2)
     assert torch.equal(data.train[0], again.train[0])
     assert not torch.equal(data.train_labels, other.train_labels)
-    x = torch.cat([part.flatten(1) for part in data.train], 1)
+    x = torch.cat([part.flatten(1) for part in data.train], 1)  # type: ignore[attr-defined]
     assert float(x.mean(0).abs().max()) < 1e-4
     assert float(x.std(0).max()) == pytest.approx(1, abs=1e-3)
 
@@ -90,7 +90,7 @@ def test_a_limit_takes_some_training_rows_and_all_test_rows() -> None:
     assert len(some.train_labels) == len(some.train[0]) == 40
     assert torch.equal(some.test[0], whole.test[0])
     assert torch.equal(some.train[1], again.train[1])
-    rows = [(whole.train[0] == row).all(1).nonzero()[0, 0] for row in some.train[0]]
+    rows = [(whole.train[0] == row).all(1).nonzero()[0, 0] for row in some.train[0]]  # type: ignore[attr-defined]
     assert torch.equal(whole.train[1][rows], some.train[1])
     assert torch.equal(whole.train_labels[rows], some.train_labels)
     assert len(load_named(Wanted("wine", limit=10**6)).data.train_labels) == len(whole.train_labels)

@@ -380,7 +380,7 @@ def test_images_are_resized_cropped_and_divided(tmp_path: Path) -> None:
     a, b, c, d = (part[rows] for part in data.train)
     assert a.is_contiguous()
     whole = torch.cat([torch.cat([a, b], 3), torch.cat([c, d], 3)], 2)
-    for row, file in enumerate(data.train[0].pictures.files):
+    for row, file in enumerate(data.train[0].pictures.files):  # type: ignore[attr-defined]
         with Image.open(file) as image:
             picture = image.convert("RGB")
         scale = 256 / min(picture.size)
@@ -396,7 +396,7 @@ def test_images_are_resized_cropped_and_divided(tmp_path: Path) -> None:
 def test_a_square_image_of_the_right_size_is_not_resampled(tmp_path: Path) -> None:
     write_imagenet(tmp_path).rename(tmp_path / "imagenet100.txt")  # the list that is read unless another is given
     data = load_imagenet100(tmp_path, parties=1)
-    with Image.open(data.train[0].pictures.files[1]) as image:
+    with Image.open(data.train[0].pictures.files[1]) as image:  # type: ignore[attr-defined]
         expected = torch.from_numpy(np.asarray(image.crop((16, 16, 240, 240))).copy()).permute(2, 0, 1)
     assert torch.equal(data.train[0][torch.tensor([1])][0], scaled(expected, torch.float32))
 
@@ -406,7 +406,7 @@ def test_an_image_is_decoded_once_for_all_parties(tmp_path: Path) -> None:
     rows = torch.tensor([4, 1])
     with ThreadPoolExecutor(4) as pool:
         first = list(pool.map(lambda part: part[rows], data.train))
-    for file in data.train[0].pictures.files:
+    for file in data.train[0].pictures.files:  # type: ignore[attr-defined]
         file.unlink()
     assert all(torch.equal(part[rows], x) for part, x in zip(data.train, first, strict=True))
     with pytest.raises(DataError, match=r"JPEG: not a readable image .*; copy it again or remove it"):

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +18,10 @@ from cvfl.models.registry import PARTY_MODELS, SERVER_MODELS
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def run(page: str, block: int) -> dict:
+def run(page: str, block: int) -> dict[str, Any]:
     """The names that a code block of a page leaves."""
     code = re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text(encoding="utf-8"), flags=re.M | re.S)[block]
-    names: dict = {"__name__": "page"}
+    names: dict[str, Any] = {"__name__": "page"}
     exec(compile(code, page, "exec"), names)
     return names
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import runpy
+import shlex
 import shutil
 import socket
 import subprocess
@@ -11,8 +12,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import cvfl
+from cvfl.cli import app
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,7 +42,16 @@ def test_everything_public_is_there() -> None:
     assert all(hasattr(cvfl, name) for name in cvfl.__all__)
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in ROOT.glob("docs/*.md"))])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "benchmarks/README.md",
+        *(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")),
+    ],
+)
 def test_links_between_pages_lead_somewhere(page: str) -> None:
     path = ROOT / page
     for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
@@ -47,13 +59,17 @@ def test_links_between_pages_lead_somewhere(page: str) -> None:
             assert (path.parent / target).exists(), target
 
 
-def test_three_organisations_start_on_one_machine(tmp_path: Path) -> None:
+def test_three_organisations_start_on_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = shutil.copytree(ROOT / "examples" / "three-organisations", tmp_path / "three")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     for path in folder.glob("*.toml"):
         path.write_text(path.read_text().replace(":8443", f":{port}"))
+    certificates = re.search(r"cvfl (certs certs .*)", (folder / "start.sh").read_text())
+    assert certificates  # made here, since a process that only makes them takes seconds to start
+    monkeypatch.chdir(folder)
+    assert CliRunner().invoke(app, shlex.split(certificates[1])).exit_code == 0
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "start.sh"], cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False

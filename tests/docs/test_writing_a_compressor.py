@@ -3,6 +3,7 @@
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -100,7 +101,7 @@ def test_wrappers_take_it(spec):
 
 
 def test_the_use_trains(capsys):
-    names: dict = {"__name__": "page"}
+    names: dict[str, Any] = {"__name__": "page"}
     exec(compile(USE, "docs/writing-a-compressor.md", "exec"), names)
     assert names["config"].compressor == "signs:scale=0.9"
     accuracy = names["result"].summary["metrics"]["test"]["accuracy"]

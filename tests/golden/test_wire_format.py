@@ -272,7 +272,7 @@ def test_frames(name):
 
 
 SETUPS = {
-    "Blinded": lambda e: Blinded(
+    "Blinded": lambda e: Blinded(  # type: ignore[call-arg]
         *(e[key] for key in ("m", "owner", "hops", "part", "parts")),
         Spelling(e["spelling"]),
         bytes.fromhex(e["elements"]),

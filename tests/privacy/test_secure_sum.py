@@ -14,9 +14,8 @@ from scipy import stats
 
 from cvfl.compress import Context, Masked, Packet, Plane, Scalar
 from cvfl.compress.masked import MAX_WIDTH, finest, sum_width
-from cvfl.config.modes import session_secrets
 from cvfl.errors import ConfigError, CvflError, DecodeError, LocalProtocolError, RemoteProtocolError
-from cvfl.privacy.keys import SessionKey
+from cvfl.privacy.keys import SessionKey, session_secrets
 from cvfl.privacy.masks import Masks
 from cvfl.protocol.aggregate import Aggregate
 from cvfl.wire import encode_packet

@@ -137,7 +137,7 @@ def test_a_key_of_somebody_else(certs: Path) -> None:
 def test_an_expired_certificate_is_told_where_it_is(certs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Later(datetime.datetime):
         @classmethod
-        def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
+        def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:  # type: ignore[override]
             return datetime.datetime(2100, 1, 1, tzinfo=tz)
 
     monkeypatch.setattr("cvfl.runtime.grpc.certificates.datetime.datetime", Later)

@@ -1,19 +1,22 @@
 """Time to the target when a round trip is long: computed as in the paper, and measured over gRPC."""
 
+import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from cvfl.cli import app
+from cvfl.config.files import load_config
 from cvfl.errors import DataError
+from cvfl.federation.train import train
 from cvfl.runs.read import read_run
+from cvfl.studies import latency
 from cvfl.studies.figures import study_figures
 from cvfl.studies.latency import ROUND_TRIPS, Measured, measure, read_measured, write_measured
 from cvfl.studies.origin import Origin
 from cvfl.studies.results import StudyResults
 from cvfl.studies.study import load_study, tasks
 from cvfl.studies.tables import study_tables
+from study_files import cvfl, in_this_process
 
 STUDY = """
 title = "Wine under latency"
@@ -43,10 +46,10 @@ run = { local_iterations = 5 }
 def results(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("study")
     (folder / "wine.toml").write_text(STUDY)
-    arguments = ["reproduce", folder / "wine.toml", "--out", folder / "out", "--no-measure", "--workers", 1]
-    result = CliRunner().invoke(app, list(map(str, arguments)))
-    assert result.exit_code == 0, result.output
-    assert "as the paper computes them" in result.output
+    with in_this_process():
+        code, output = cvfl("reproduce", folder / "wine.toml", "--out", folder / "out", "--no-measure")
+    assert code == 0, output
+    assert "as the paper computes them" in output
     assert not (folder / "out" / "latency.jsonl").exists()
     return folder / "out"
 
@@ -91,8 +94,19 @@ def test_a_published_study_keeps_its_measurements(results, study, tmp_path):
         read_measured(tmp_path)
 
 
-def test_only_what_is_missing_is_measured_and_evaluation_is_left_out(study, tmp_path):
+def in_one_process(config: Path, change: list[str], out: Path, round_trip_ms: float) -> None:
+    """Stands for `train_grpc`: the same run, and rounds that take a round trip."""
+    train(load_config(config, change), out=out)
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    timed = [json.dumps(line | {"seconds": round_trip_ms / 1e3}) for line in lines]
+    (out / "metrics.jsonl").write_text("\n".join(timed) + "\n")
+
+
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["in one process", "grpc"])
+def test_only_what_is_missing_is_measured_and_evaluation_is_left_out(study, tmp_path, monkeypatch, real):
     pytest.importorskip("grpc")
+    if not real:
+        monkeypatch.setattr(latency, "train_grpc", in_one_process)
     found = [task for task in tasks(study, "cpu", 1, tmp_path, tmp_path) if task.cell == "Q = 3"]
     write_measured(tmp_path, [one for one in measurements() if one.cell == "Q = 3" and one.round_trip_ms != 50])
     started = []

@@ -19,7 +19,7 @@ from cvfl.studies.origin import Machine, Origin
 from cvfl.studies.scaled import scaled_down
 from cvfl.studies.study import load_study
 from cvfl.studies.tables import best, reached, study_tables
-from study_files import contents, cvfl, study_toml
+from study_files import contents, cvfl, in_this_process, study_toml
 
 STUDY = study_toml({"none": "identity", "scalar b=2": "scalar:bits=2", "scalar b=4": "scalar:bits=4"})
 SVG = "{http://www.w3.org/2000/svg}"
@@ -30,7 +30,8 @@ ORIGIN = Origin("cpu", "cvfl reproduce wine --preset cpu --seeds 2", (Machine(2,
 def results(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("study")
     (folder / "wine.toml").write_text(STUDY)
-    code, output = cvfl("reproduce", folder / "wine.toml", "--out", folder / "out", "--workers", 2)
+    with in_this_process():
+        code, output = cvfl("reproduce", folder / "wine.toml", "--out", folder / "out")
     assert code == 0, output
     return folder / "out"
 
@@ -151,7 +152,7 @@ def test_long_runs_keep_an_even_spacing_and_every_best_round(results, tmp_path, 
 
 def test_seconds_a_round_leave_evaluation_out(results):
     run = read_run(results / "runs/none/seed-0")
-    plain = sorted(line.seconds for line in run.history if not line.test)
+    plain = sorted(line.seconds for line in run.history if not line.test)  # type: ignore[type-var]
     assert len(plain) == 6
     assert run.round_seconds == pytest.approx((plain[2] + plain[3]) / 2)
 

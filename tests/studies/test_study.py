@@ -11,7 +11,7 @@ from cvfl.runs.read import Run, read_run
 from cvfl.studies.run import run_all
 from cvfl.studies.study import Study, load, load_study, merged, slug, study_names, tasks
 from cvfl.studies.tables import best, reached, study_tables
-from study_files import cvfl, growing, started, stopped_growing, study_toml
+from study_files import cvfl, growing, in_this_process, started, stopped_growing, study_toml
 
 STUDY = study_toml()
 
@@ -110,7 +110,8 @@ def test_a_complete_study_only_reports_again(results, study):
 
 
 def test_one_more_seed_runs_only_what_is_missing(results, study):
-    code, output = cvfl("reproduce", study, "--out", results, "--resume", "--seeds", 3, "--workers", 1)
+    with in_this_process():
+        code, output = cvfl("reproduce", study, "--out", results, "--resume", "--seeds", 3)
     assert code == 0, output
     assert "6 runs, 4 complete" in output
     assert "none, seed 2: complete" in output
@@ -144,7 +145,7 @@ def test_an_error_in_one_run_ends_the_study(study, tmp_path):
     loaded = load_study(str(study))
     bad = loaded.model_copy(update={"run": merged(loaded.run, {"batch_size": 100_000})})
     with pytest.raises(ConfigError, match="batch_size"):
-        list(run_all(tasks(bad, "cpu", 1, tmp_path, tmp_path), 2, lambda: None))
+        list(run_all(tasks(bad, "cpu", 1, tmp_path, tmp_path), 1, lambda: None))
 
 
 @pytest.mark.parametrize(
@@ -203,14 +204,13 @@ def test_how_far_a_run_is_stands_in_the_last_line(study, tmp_path):
     assert by_epochs.share == 0.25
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
-def test_workers_end_with_the_command(tmp_path, sent):
+def test_workers_end_with_a_command_that_is_killed(tmp_path):
+    """And with one that is told to end: see how a suite is stopped."""
     (tmp_path / "wine.toml").write_text(study_toml(rounds=100_000))
     out = tmp_path / "out"
     with started("reproduce", tmp_path / "wine.toml", "--out", out, "--workers", 2) as command:
         growing(out, 2, command)
-        command.send_signal(sent)
-        _, error = command.communicate(timeout=60)
-        assert command.returncode == (130 if sent is signal.SIGTERM else -sent)
-        assert sent is signal.SIGKILL or error == "stopped\n"
+        command.kill()
+        command.communicate(timeout=60)
+        assert command.returncode == -signal.SIGKILL
         assert stopped_growing(out)

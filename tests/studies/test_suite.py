@@ -17,7 +17,7 @@ from cvfl.runs.read import Run, read_run
 from cvfl.studies.figures import suite_figure
 from cvfl.studies.study import Cell, Study, all_tasks, load, load_study, member_text, study_names
 from cvfl.studies.tables import suite_rows
-from study_files import cells, contents, cvfl, growing, started, study_toml
+from study_files import cells, contents, cvfl, growing, in_this_process, started, stopped_growing, study_toml
 
 COMPRESSORS = {"none": "identity", "scalar b=2": "scalar:bits=2"}
 SUITE = f"""
@@ -41,7 +41,8 @@ def written(folder: Path, suite: str = SUITE, **options: int) -> Path:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("suite")
-    code, output = cvfl("reproduce", written(folder), "--out", folder / "out", "--workers", 2)
+    with in_this_process():
+        code, output = cvfl("reproduce", written(folder), "--out", folder / "out")
     assert code == 0, output
     assert "Two data sets: 8 runs, 0 complete" in output
     assert "breast_cancer: scalar b=2, seed 1: complete" in output
@@ -217,7 +218,8 @@ def test_only_what_is_missing_runs(results, tmp_path):
     code, output = cvfl("reproduce", suite, "--out", out)
     assert code == 2
     assert "use --resume" in output
-    code, output = cvfl("reproduce", suite, "--out", out, "--resume", "--workers", 1)
+    with in_this_process():
+        code, output = cvfl("reproduce", suite, "--out", out, "--resume")
     assert code == 0, output
     assert "8 runs, 7 complete" in output
     assert re.findall(r"^(.*): complete$", output, re.MULTILINE) == ["breast_cancer: none, seed 0"]
@@ -233,13 +235,15 @@ def test_only_what_is_missing_runs(results, tmp_path):
 def test_a_suite_that_is_stopped_is_taken_up_again(tmp_path):
     suite, out = written(tmp_path, rounds=100_000), tmp_path / "out"
     with started("reproduce", suite, "--out", out, "--seeds", 1, "--workers", 2) as command:
-        growing(out, 1, command)
+        growing(out, 2, command)
         command.send_signal(signal.SIGTERM)
         assert command.communicate(timeout=60)[1] == "stopped\n"
         assert command.returncode == 130
+        assert stopped_growing(out)
     assert list((out / "wine" / "state").rglob("metrics.jsonl"))
     written(tmp_path, rounds=4)
-    code, output = cvfl("reproduce", suite, "--out", out, "--seeds", 1, "--resume", "--workers", 2)
+    with in_this_process():
+        code, output = cvfl("reproduce", suite, "--out", out, "--seeds", 1, "--resume")
     assert code == 0, output
     assert "4 runs, 0 complete" in output
     assert table(out)["wine", "scalar b=2"][-2:] == ["one seed", "1"]

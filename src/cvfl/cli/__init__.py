@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from cvfl import __version__
 from cvfl.cli.align import align
 from cvfl.cli.audit import audit
 from cvfl.cli.bench import bench
@@ -20,12 +23,28 @@ from cvfl.cli.train import train
 
 app = typer.Typer(
     name="cvfl",
-    help="Train one model across organisations that hold different columns about the same people.",
     epilog="Example: cvfl demo",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"cvfl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def cvfl(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Train one model across organisations that hold different columns about the same people."""
+
+
 app.command()(demo)
 app.command()(init)
 app.command()(plan)

@@ -44,6 +44,7 @@ def demo(
             "Hospital, bank, insurer and registry hold a quarter each of 1,797 digits.\n"
             "Every round they send what they make of a row, 16 numbers, then all take 10 local steps.\n",
             highlight=False,
+            soft_wrap=True,
         )
         results = []
         with RunDisplay(console).shown() as display:
@@ -53,12 +54,12 @@ def demo(
                 results.append(train(config, out=folder, name=name, on_round=display.bar(name)))
                 if not results[-1].summary["completed"]:
                     raise KeyboardInterrupt
+        console.print(results_table([result.summary for result in results]))
+        console.print(plot([_curve(result) for result in results], "MB up and down (log)", "test accuracy"))
         from cvfl.report.report import write_report  # noqa: PLC0415  matplotlib is slow to load
 
         paths = [result.path for result in results if result.path]
         write_report(paths, target / "report.html", title="cvfl demo: four organisations, one model")
-        console.print(results_table([result.summary for result in results]))
-        console.print(plot([_curve(result) for result in results], "MB up and down (log)", "test accuracy"))
         console.print(f"\nreport: {target / 'report.html'}", highlight=False)
 
 

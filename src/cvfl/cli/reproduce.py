@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from cvfl.cli.display import Pace, print_line
 from cvfl.cli.errors import one_line, terminable
 from cvfl.errors import ConfigError, DataError
 from cvfl.runs.read import read_run
@@ -158,13 +159,16 @@ def _run(console: Console, todo: list[Task], runner: _Runner) -> None:
         TaskProgressColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console) as bars:
+    pace = Pace()
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
         overall = bars.add_task("all runs", total=len(todo))
         shown: dict[int, TaskID] = {}
 
         def tick() -> None:
             shares = [task.share for task in todo]
             bars.update(overall, completed=sum(shares))
+            if bars.disable and pace.due():
+                print_line(console, f"all runs {sum(shares) / len(todo):.0%}")
             for n, (task, share) in enumerate(zip(todo, shares, strict=True)):
                 if 0 < share < 1 and n not in shown:
                     shown[n] = bars.add_task(task.label, total=1.0)

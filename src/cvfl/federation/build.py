@@ -244,11 +244,9 @@ def _session(recipe: Recipe) -> dict[int, PairSecrets]:
     """What each party of this process shares with the others, for one session, if the mode needs it."""
     if not (recipe.plan.secure or recipe.holder):
         return {}
-    from cvfl.privacy.keys import SessionKey  # noqa: PLC0415  an extra
+    from cvfl.privacy.keys import session_secrets  # noqa: PLC0415  an extra
 
-    keys = [SessionKey() for _ in recipe.names]
-    publics = [key.public for key in keys]
-    return {m: key.agree(m, publics) for m, key in enumerate(keys, start=1)}
+    return session_secrets(recipe.plan.M)
 
 
 def labels_of(data: VerticalData, device: torch.device = _CPU) -> Labels:

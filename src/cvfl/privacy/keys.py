@@ -57,3 +57,10 @@ class PairSecrets:
     def key(self, j: int, purpose: str, size: int = 32) -> bytes:
         """The key that parties m and j have for a purpose."""
         return HKDF(SHA256(), size, self._everyone, f"cvfl {purpose}".encode()).derive(self._shared[j])
+
+
+def session_secrets(M: int) -> dict[int, PairSecrets]:
+    """What each of M parties that are all in this process shares with the others, for one session."""
+    keys = [SessionKey() for _ in range(M)]
+    publics = [key.public for key in keys]
+    return {m: key.agree(m, publics) for m, key in enumerate(keys, start=1)}

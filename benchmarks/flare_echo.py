@@ -1,11 +1,16 @@
-"""How long a round of messages takes on FLARE: roles that only echo, in a provisioned federation with mutual TLS."""
+"""How long a round of messages takes on FLARE: roles that only echo, in a provisioned federation with mutual TLS.
+
+FLARE builds the roles in processes of its own from the name of their class, so this folder is on the path of those.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from cvfl.errors import CvflError
@@ -15,30 +20,39 @@ from cvfl.runtime.carrier import Replies
 from cvfl.runtime.nvflare.place import Place
 from cvfl.wire import Bytes
 
-_ROLES = "cvfl.bench.flare_bench.EchoRoles"
+_ROLES = "flare_echo.EchoRoles"
 _RESULT = "seconds.json"
 _END = b"end"
 _WARM = 5
 
 
-def measure_nvflare(payload_bytes: int, rounds: int, parties: int = 4) -> list[float]:
-    """Seconds of each round in which every party gets and sends a payload; a federation is started for it."""
-    return measure_sizes([payload_bytes], rounds, parties)[payload_bytes]
-
-
 def measure_sizes(sizes: Sequence[int], rounds: int, parties: int = 4) -> dict[int, list[float]]:
-    """The same for several sizes in one federation, which takes most of a minute to start."""
+    """Seconds of each round in which every party gets and sends a payload, by size; a federation is started for it."""
     names = tuple(f"party-{m}" for m in range(1, parties + 1))
     with tempfile.TemporaryDirectory(prefix="cvfl-nvflare-") as folder:
         home = Path(folder)
         values = {"names": names, "sizes": list(sizes), "rounds": rounds}
         write_job_folder(home / "echo", "echo", names, _ROLES, values)
-        with LocalFederation(home / "federation", names, (CONTROLLER, EXECUTOR, _ROLES)) as federation:
+        classes = (CONTROLLER, EXECUTOR, _ROLES)
+        with _on_the_path(), LocalFederation(home / "federation", names, classes) as federation:
             identifier, status = federation.run(home / "echo", patience=600.0)
             if status != "FINISHED:COMPLETED":
                 raise CvflError(f"the measurement on FLARE ended as {status}")
             found = json.loads((federation.results(identifier) / _RESULT).read_text(encoding="utf-8"))
         return dict(zip(sizes, found, strict=True))
+
+
+@contextmanager
+def _on_the_path() -> Iterator[None]:
+    """Let processes that start meanwhile import this module."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(__file__).parent), before)))
+    try:
+        yield
+    finally:
+        os.environ.pop("PYTHONPATH")
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
 
 
 class EchoRoles:

@@ -1,14 +1,17 @@
 """What a runtime costs beside the bare transport: the same bytes, once through the carriers, once as a plain echo.
 
-    carriers    role machines that only pass payloads, driven as in a real run
-    bare        a gRPC server that waits for a payload of every stream, then answers all
+    python benchmarks/runtime.py --json
 
-Every role is a process of its own; both ways use mutual TLS on loopback.
+    carriers    role machines that only pass payloads, driven as in a real run
+    bare        a gRPC server that sends a payload down every stream, waits for all to come back, and so on
+
+Every role is a process of its own; both ways use mutual TLS on loopback. NVIDIA FLARE is measured when it is installed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import statistics
 import sys
@@ -18,8 +21,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from shown import Steps, options, show
 
 from cvfl.wire import Embedding, decode, encode
 
@@ -40,23 +46,28 @@ class RuntimeSpeed:
     ratio: float
 
 
-def bench_grpc(payload: int, rounds: int = 200) -> RuntimeSpeed:
-    """The gRPC runtime beside a bare gRPC echo."""
-    return compared("grpc", payload, _run(_carrier_server, _carrier_party, payload, rounds), bare_grpc(payload, rounds))
+Seconds = dict[int, list[float]]  # of the rounds, by payload
 
 
-def bench_nvflare(rounds: int = 200) -> list[RuntimeSpeed]:
-    """The FLARE runtime beside the same bare gRPC echo, all payloads in one provisioned federation."""
-    from cvfl.bench.flare_bench import measure_sizes  # noqa: PLC0415  an extra
+def bench(sizes: Sequence[int], rounds: int, steps: Steps) -> Iterator[RuntimeSpeed]:
+    """Every runtime beside the same bare gRPC echo."""
+    steps.next("a bare gRPC echo")
+    bare = _run(_bare_server, _bare_party, sizes, rounds)
+    steps.next("the gRPC runtime")
+    yield from _all_compared("grpc", _run(_carrier_server, _carrier_party, sizes, rounds), bare)
+    if find_spec("nvflare") is None:
+        steps.next("nvflare is not installed and not measured")
+        return
+    steps.next("NVIDIA FLARE, which takes most of a minute to start")
+    from flare_echo import measure_sizes  # noqa: PLC0415  an extra
 
     with contextlib.redirect_stdout(sys.stderr):  # FLARE talks
-        seconds = measure_sizes(PAYLOADS, rounds, len(PARTIES))
-    return [compared("nvflare", payload, seconds[payload], bare_grpc(payload, rounds)) for payload in PAYLOADS]
+        seconds = measure_sizes(sizes, rounds, len(PARTIES))
+    yield from _all_compared("nvflare", seconds, bare)
 
 
-def bare_grpc(payload: int, rounds: int = 200) -> list[float]:
-    """Seconds a round of the bare echo."""
-    return _run(_bare_server, _bare_party, payload, rounds)
+def _all_compared(runtime: str, seconds: Seconds, bare: Seconds) -> Iterator[RuntimeSpeed]:
+    return (compared(runtime, payload, seconds[payload], bare[payload]) for payload in bare)
 
 
 def compared(runtime: str, payload: int, seconds: Sequence[float], bare: Sequence[float]) -> RuntimeSpeed:
@@ -66,8 +77,8 @@ def compared(runtime: str, payload: int, seconds: Sequence[float], bare: Sequenc
     return RuntimeSpeed(runtime, payload, 1e3 * median, 1e3 * p95, 1e3 * bare_median, median / bare_median)
 
 
-def _run(server: Callable[..., list[float]], party: Callable[..., None], payload: int, rounds: int) -> list[float]:
-    """Parties as processes, the server in this one; seconds of the rounds after the first few."""
+def _run(server: Callable[..., list[float]], party: Callable[..., None], sizes: Sequence[int], rounds: int) -> Seconds:
+    """Parties as processes, the server in this one; of each size the seconds of the rounds after the first few."""
     from cvfl.runtime.grpc.certificates import make_certificates  # noqa: PLC0415  an extra
 
     spawn = multiprocessing.get_context("spawn")
@@ -75,7 +86,7 @@ def _run(server: Callable[..., list[float]], party: Callable[..., None], payload
         certificates = Path(folder)
         make_certificates(certificates, ["127.0.0.1"], PARTIES)
         ports = spawn.SimpleQueue()
-        children = [spawn.Process(target=party, args=(name, certificates, ports, payload)) for name in PARTIES]
+        children = [spawn.Process(target=party, args=(name, certificates, ports)) for name in PARTIES]
         for child in children:
             child.start()
 
@@ -83,25 +94,27 @@ def _run(server: Callable[..., list[float]], party: Callable[..., None], payload
             for _ in children:
                 ports.put(port)
 
+        each = _WARM_UP + rounds
         try:
-            return server(certificates, announce, payload, rounds)[_WARM_UP:]
+            seconds = server(certificates, announce, [bytes(size) for size in sizes for _ in range(each)])
         finally:
             for child in children:
                 child.join(10)
                 child.kill()
                 child.join()
+    return {size: seconds[each * n + _WARM_UP : each * (n + 1)] for n, size in enumerate(sizes)}
 
 
 class _PayloadServer:
-    """Stands for a ServerRole: waits for a payload of every party, then answers all, and keeps the time."""
+    """Stands for a ServerRole: sends each payload to all, waits until all have sent it back, and keeps the time."""
 
     names = PARTIES
 
-    def __init__(self, payload: int, rounds: int) -> None:
+    def __init__(self, payloads: Sequence[bytes]) -> None:
         self.done, self.seconds = False, list[float]()
         self.told: set[int] = set()
         self._joined: set[str] = set()
-        self._payload, self._rounds, self._arrived, self._began = bytes(payload), rounds + _WARM_UP, 0, 0.0
+        self._payloads, self._arrived, self._began = payloads, 0, 0.0
 
     @property
     def missing(self) -> list[str]:
@@ -109,7 +122,7 @@ class _PayloadServer:
 
     def join(self, frame: bytes, name: str | None) -> tuple[int, list[tuple[int, bytes]]]:
         self._joined.add(name or "")
-        return self.names.index(name or "") + 1, [] if self.missing else self._answers()
+        return self.names.index(name or "") + 1, [] if self.missing else self._send()
 
     def leave(self, m: int) -> None:
         self._joined.discard(self.names[m - 1])
@@ -119,41 +132,43 @@ class _PayloadServer:
     def receive(self, m: int, frame: bytes) -> list[tuple[int, bytes]]:
         decode(frame)
         self._arrived += 1
-        return self._answers() if self._arrived % len(self.names) == 0 else []
+        return self._send() if self._arrived % len(self.names) == 0 else []
 
     def work(self) -> list[tuple[int, bytes]]:
         return []
 
-    def _answers(self) -> list[tuple[int, bytes]]:
+    def _send(self) -> list[tuple[int, bytes]]:
         now, t0 = time.perf_counter(), self._arrived // len(self.names)
         if t0:
             self.seconds.append(now - self._began)
-        self._began, self.done = now, t0 == self._rounds
-        # Frames that only differ by round, as a broadcast's do; the last one tells the parties to end.
-        return [(m + 1, encode(Embedding(int(self.done), 1, self._payload))) for m in range(len(self.names))]
+        self._began, self.done = now, t0 == len(self._payloads)
+        payload = b"" if self.done else self._payloads[t0]  # an empty one tells the parties to end
+        return [(m + 1, encode(Embedding(t0, 1, payload))) for m in range(len(self.names))]
 
 
 class _PayloadParty:
-    """Stands for a PartyRole: answers every payload with its own."""
+    """Stands for a PartyRole: sends every payload back."""
 
-    def __init__(self, name: str, payload: int) -> None:
+    def __init__(self, name: str) -> None:
         self.done, self.refused = False, None
-        self.name, self._payload = name, bytes(payload)
+        self.name = name
 
     def hello(self) -> bytes:
         return encode(Embedding(0, 1, b""))
 
     def receive(self, frame: bytes) -> Iterator[bytes]:
-        self.done = decode(frame).t0 > 0
+        message = decode(frame)
+        assert isinstance(message, Embedding)
+        self.done = not message.packet
         if not self.done:
-            yield encode(Embedding(0, 1, self._payload))
+            yield encode(message)
 
 
-def _carrier_server(certificates: Path, announce: Callable[[int], None], payload: int, rounds: int) -> list[float]:
+def _carrier_server(certificates: Path, announce: Callable[[int], None], payloads: Sequence[bytes]) -> list[float]:
     from cvfl.runtime.grpc.channel import Identity  # noqa: PLC0415  an extra
     from cvfl.runtime.grpc.server import FederationServer  # noqa: PLC0415
 
-    role: Any = _PayloadServer(payload, rounds)
+    role: Any = _PayloadServer(payloads)
     server = FederationServer(role, "127.0.0.1:0", Identity.load(certificates, "server"))
     announce(server.port)
     server.run()
@@ -161,34 +176,30 @@ def _carrier_server(certificates: Path, announce: Callable[[int], None], payload
     return seconds
 
 
-def _carrier_party(name: str, certificates: Path, ports: Any, payload: int) -> None:
+def _carrier_party(name: str, certificates: Path, ports: Any) -> None:
     from cvfl.runtime.grpc.channel import Identity  # noqa: PLC0415  an extra
     from cvfl.runtime.grpc.party import attend  # noqa: PLC0415
 
-    role: Any = _PayloadParty(name, payload)
+    role: Any = _PayloadParty(name)
     attend(role, f"127.0.0.1:{ports.get()}", Identity.load(certificates, name))
 
 
-def _bare_server(certificates: Path, announce: Callable[[int], None], payload: int, rounds: int) -> list[float]:
+def _bare_server(certificates: Path, announce: Callable[[int], None], payloads: Sequence[bytes]) -> list[float]:
     import grpc  # noqa: PLC0415  an extra
 
     from cvfl.runtime.grpc.channel import METHOD, SERVICE, Identity, options  # noqa: PLC0415
 
-    seconds: list[float] = []
-    answer, began, over = bytes(payload), [time.perf_counter()], threading.Event()
-
-    def turn() -> None:
-        now = time.perf_counter()
-        seconds.append(now - began[0])
-        began[0] = now
-
-    everyone = threading.Barrier(len(PARTIES), action=turn)
+    times: list[float] = []
+    everyone = threading.Barrier(len(PARTIES), action=lambda: times.append(time.perf_counter()))
+    over = threading.Event()
 
     def echo(frames: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        for _ in range(rounds + _WARM_UP + 1):
+        next(frames)  # the party is there
+        everyone.wait()
+        for payload in payloads:
+            yield payload
             next(frames)
             everyone.wait()
-            yield answer
         over.set()
 
     handler = grpc.stream_stream_rpc_method_handler(echo)
@@ -198,10 +209,10 @@ def _bare_server(certificates: Path, announce: Callable[[int], None], payload: i
     server.start()
     over.wait()
     server.stop(1).wait()
-    return seconds[1:]
+    return [end - began for began, end in itertools.pairwise(times)]
 
 
-def _bare_party(name: str, certificates: Path, ports: Any, payload: int) -> None:
+def _bare_party(name: str, certificates: Path, ports: Any) -> None:
     import queue  # noqa: PLC0415
 
     import grpc  # noqa: PLC0415  an extra
@@ -209,12 +220,31 @@ def _bare_party(name: str, certificates: Path, ports: Any, payload: int) -> None
     from cvfl.runtime.grpc.channel import METHOD, SERVICE, Identity, options  # noqa: PLC0415
 
     outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-    own = bytes(payload)
     credentials = Identity.load(certificates, name).for_party()
     with grpc.secure_channel(f"127.0.0.1:{ports.get()}", credentials, options()) as channel:
         call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(iter(outbox.get, None))
-        outbox.put(own)
+        outbox.put(b"")
         with contextlib.suppress(grpc.RpcError):  # the server is through and gone
-            for _ in call:
-                outbox.put(own)
+            for payload in call:
+                outbox.put(payload)
         outbox.put(None)
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--rounds", type=int, default=200, help="rounds a payload")
+    parser.add_argument("--payload", type=int, action="append", help="bytes each way; may be repeated")
+    given = parser.parse_args()
+    columns: dict[str, Callable[[RuntimeSpeed], str]] = {
+        "runtime": lambda speed: speed.runtime,
+        "payload each way": lambda speed: f"{speed.payload // 1000} KB",
+        "median ms": lambda speed: f"{speed.median_ms:.2f}",
+        "p95 ms": lambda speed: f"{speed.p95_ms:.2f}",
+        "bare ms": lambda speed: f"{speed.bare_ms:.2f}",
+        "ratio": lambda speed: f"{speed.ratio:.2f}",
+    }
+    show(given.json, 3, lambda steps: bench(given.payload or PAYLOADS, given.rounds, steps), columns)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,22 +1,25 @@
-"""How fast the codecs and a round are, compared within one run on one machine."""
+"""How long a round takes in process, beside a bare PyTorch loop that does the same arithmetic; Q = 10.
+
+    python benchmarks/round.py --compressor scalar:bits=4 --json
+
+Both run in turn, so that a busy moment meets both; the ratio of their medians is what to look at.
+"""
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
+from shown import Steps, options, show, turns
 from torch import Tensor, nn
 
-from cvfl.compress import Context, build
+from cvfl.compress import build
 from cvfl.data import VerticalData
 from cvfl.federation.build import Federation, make_federation
 from cvfl.models import LSTM, MLP, Concat, ResNet
@@ -24,28 +27,8 @@ from cvfl.protocol import Loss, Plan, Recipe, StepSize
 from cvfl.protocol.layers import initialised
 from cvfl.rng import stream
 from cvfl.runtime import Meter, rounds
-from cvfl.runtime.inprocess import one_thread_a_role
-from cvfl.wire import decode_packet, encode_packet
 
-CODECS = (
-    "identity",
-    *(f"{name}:bits={bits}" for name in ("scalar", "lattice") for bits in (2, 3, 4, 8, 16)),
-    "topk:bits=2",
-    "topk:bits=2,by=entry",
-)
-CODEC_SHAPES = ((64, 4096), (1000, 256), (4096, 4096))
-
-
-@dataclass(frozen=True)
-class CodecSpeed:
-    """GB/s of float32 input or output on one core, and the peak memory of a call over the size of its tensor."""
-
-    compressor: str
-    bits: int
-    shape: tuple[int, int]
-    encode_gbps: float
-    decode_gbps: float
-    peak_ratio: float | None
+WARM_UP = 8  # rounds in which the runtime finds out whether parties are faster side by side
 
 
 @dataclass(frozen=True)
@@ -57,60 +40,6 @@ class RoundSpeed:
     bare_ms: float
     ratio: float
     codec_share: float
-
-
-def bench_codec(spec: str, shape: tuple[int, int]) -> CodecSpeed:
-    """Encode to packet bytes and decode again, on one core."""
-    compressor = build(spec)
-    h = torch.from_numpy(stream(1, "bench").uniform(math.prod(shape))).float().reshape(shape) * 2 - 1
-
-    def encode() -> bytes:
-        return encode_packet(compressor.compress(h, Context(seed=1)))  # a new context draws its dither anew
-
-    data = encode()
-
-    def decode() -> Tensor:
-        return compressor.decompress(decode_packet(data), Context(seed=1))
-
-    size = h.numel() * 4
-    with one_thread_a_role():
-        speeds = [size / _fastest(call) / 1e9 for call in (encode, decode)]
-        peaks = [_peak(encode, size, size), _peak(decode, len(data), size)]
-    ratio = None if None in peaks else max(peak for peak in peaks if peak is not None)
-    return CodecSpeed(spec, int(compressor.nominal_bits(0)), shape, speeds[0], speeds[1], ratio)
-
-
-def _fastest(call: Callable[[], object], seconds: float = 0.4) -> float:
-    best, end = math.inf, time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        began = time.perf_counter()
-        call()
-        best = min(best, time.perf_counter() - began)
-    return best
-
-
-def _peak(call: Callable[[], object], held: int, size: int) -> float | None:
-    """Peak of resident memory during a call, what it was given included, over the tensor's size; Linux only.
-
-    What the allocator keeps is given back first, so that the call has to ask for all it needs. Below a megabyte the
-    figure would be the allocator's own.
-    """
-    status, refs = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-    if size < 1e6 or not refs.exists():
-        return None
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    before = _resident(status, "VmRSS")
-    refs.write_text("5")  # resets the high-water mark
-    result = call()
-    peak = _resident(status, "VmHWM")
-    del result
-    return (held + max(0, peak - before)) / size
-
-
-def _resident(status: Path, key: str) -> int:
-    line = next(line for line in status.read_text().splitlines() if line.startswith(key))
-    return int(line.split()[1]) * 1024
 
 
 @dataclass(frozen=True)
@@ -133,22 +62,25 @@ ROUND_SHAPES = (
 )
 
 
-def bench_round(shape: RoundShape, compressor: str = "lattice:bits=2", repeats: int = 12) -> RoundSpeed:
+def bench_round(shape: RoundShape, compressor: str, repeats: int | None, steps: Steps) -> RoundSpeed:
     """Rounds of the real federation and of a bare loop with the same arithmetic, in turn; medians."""
+    steps.next(f"{shape.name}: warming up")
     trial = _federation(shape, compressor, 10_000)
-    bare = {threads: _Bare(_federation(shape, compressor, 1), threads) for threads in {1, torch.get_num_threads()}}
+    bare = _fastest_bare(lambda: _federation(shape, compressor, 1))
     reports = rounds(trial.server, trial.parties, Meter())
-    for _ in range(8):  # the runtime finds out whether parties are faster side by side
+    for _ in range(WARM_UP):
         next(reports)
+    steps.next(f"{shape.name}: rounds and bare loop in turn")
     ours, theirs = [], []
-    for _ in range(repeats):
+    for _ in turns(repeats):
         began = time.perf_counter()
         next(reports)
         ours.append(time.perf_counter() - began)
-        theirs.append(min(loop.round() for loop in bare.values()))
+        theirs.append(bare.round())
     reports.close()  # type: ignore[attr-defined]
     round_ms, bare_ms = 1e3 * statistics.median(ours), 1e3 * statistics.median(theirs)
-    share = _codec_share(_federation(shape, compressor, 10_000, apart=True))
+    steps.next(f"{shape.name}: share of the codecs")
+    share = _codec_share(_federation(shape, compressor, 10_000, apart=True), repeats)
     return RoundSpeed(shape.name, round_ms, bare_ms, round_ms / bare_ms, share)
 
 
@@ -223,6 +155,12 @@ class _Bare:
         optimizer.step()
 
 
+def _fastest_bare(make: Callable[[], Federation]) -> _Bare:
+    """The bare loop with one thread or all, whichever is faster in the second of two rounds."""
+    loops = [_Bare(make(), threads) for threads in sorted({1, torch.get_num_threads()})]
+    return min(loops, key=lambda loop: [loop.round() for _ in range(2)][-1])
+
+
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
@@ -233,7 +171,7 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _codec_share(federation: Federation, repeats: int = 6) -> float:
+def _codec_share(federation: Federation, repeats: int | None) -> float:
     """Time inside encode and decode over the time of the rounds, all roles on one thread, each decoding for itself."""
     spent = 0.0
 
@@ -266,6 +204,30 @@ def _codec_share(federation: Federation, repeats: int = 6) -> float:
     reports = rounds(federation.server, federation.parties, Meter(), workers=1)
     next(reports)
     spent, began = 0.0, time.perf_counter()
-    for _ in range(repeats):
+    for _ in range(repeats or 2):
         next(reports)
     return spent / (time.perf_counter() - began)
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--compressor", default="lattice:bits=2", help="compressor of the parties")
+    parser.add_argument("--repeats", type=int, help="rounds to measure; as many as ten seconds allow when not given")
+    given = parser.parse_args()
+
+    def measure(steps: Steps) -> Iterator[RoundSpeed]:
+        for shape in ROUND_SHAPES:
+            yield bench_round(shape, given.compressor, given.repeats, steps)
+
+    columns: dict[str, Callable[[RoundSpeed], str]] = {
+        "shape": lambda speed: speed.shape,
+        "round ms": lambda speed: f"{speed.round_ms:.1f}",
+        "bare ms": lambda speed: f"{speed.bare_ms:.1f}",
+        "ratio": lambda speed: f"{speed.ratio:.2f}",
+        "codec share": lambda speed: f"{speed.codec_share:.1%}",
+    }
+    show(given.json, 3 * len(ROUND_SHAPES), measure, columns)
+
+
+if __name__ == "__main__":
+    main()

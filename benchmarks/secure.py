@@ -1,13 +1,19 @@
-"""What secure aggregation costs a round: time and bytes beside the same round with open embeddings."""
+"""What secure aggregation costs a round: time and bytes beside the same round with open embeddings.
+
+    python benchmarks/secure.py --json
+
+Rounds of both kinds run in turn; the ratio is the median of the ratios of the pairs.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
+from shown import Steps, options, show, turns
 from torch import nn
 
 from cvfl.config.files import parse_config
@@ -53,11 +59,11 @@ class SecureCost:
     download: int
 
 
-def bench_secure(shape: SecureShape, M: int, repeats: int = 15) -> SecureCost:
+def bench_secure(shape: SecureShape, M: int, repeats: int | None) -> SecureCost:
     """Rounds of both federations in turn, each role decoding for itself; medians. Bits are those of one component."""
     runs = {aggregation: _Rounds(shape, M, aggregation) for aggregation in ("open", "secure")}
     times: dict[str, list[float]] = {key: [] for key in runs}
-    for _ in range(repeats):
+    for _ in turns(repeats):
         for key, run in runs.items():
             times[key].append(run.seconds())
     ms = {key: 1e3 * statistics.median(seconds) for key, seconds in times.items()}
@@ -75,8 +81,7 @@ class _Rounds:
         self.meter, federation = Meter(), _federation(shape, M, aggregation)
         self._reports = rounds(federation.server, federation.parties, self.meter, workers=1)
         self._count = 0
-        for _ in range(3):
-            self.seconds()
+        self.seconds()  # the first round loads what the others have at hand
 
     def seconds(self) -> float:
         """How long the next round takes."""
@@ -114,3 +119,31 @@ def _federation(shape: SecureShape, M: int, aggregation: str) -> Federation:
         }
     )
     return make_federation(recipe_for(config, data, [shape.make] * M), data, apart=True)
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--repeats", type=int, help="rounds to measure; as many as ten seconds allow when not given")
+    given = parser.parse_args()
+    cases = [(shape, M) for shape in SECURE_SHAPES for M in PARTIES]
+
+    def measure(steps: Steps) -> Iterator[SecureCost]:
+        for shape, M in cases:
+            steps.next(f"{shape.name}, {M} parties")
+            yield bench_secure(shape, M, given.repeats)
+
+    columns: dict[str, Callable[[SecureCost], str]] = {
+        "shape": lambda cost: cost.shape,
+        "parties": lambda cost: str(cost.parties),
+        "open ms": lambda cost: f"{cost.open_ms:.1f}",
+        "secure ms": lambda cost: f"{cost.secure_ms:.1f}",
+        "ratio": lambda cost: f"{cost.ratio:.2f}",
+        "bits": lambda cost: f"{cost.bits:.2f}",
+        "open bits": lambda cost: f"{cost.open_bits:.2f}",
+        "download a party": lambda cost: f"{cost.download:,} B",
+    }
+    show(given.json, len(cases), measure, columns)
+
+
+if __name__ == "__main__":
+    main()
