@@ -98,7 +98,9 @@ def _federation(shape: RoundShape, compressor: str, count: int, apart: bool = Fa
     )
     widths = (shape.width,) * shape.M
     folded = int(compressor == "auto")  # to one number a row, as the server model has one output
-    plan = Plan(1, count, shape.Q, shape.batch, shape.batch, 0, widths, Loss.BINARY, StepSize(0.01), sum_width=folded)
+    plan = Plan(
+        1, count, shape.Q, shape.batch, shape.batch, 0, widths, Loss.BINARY, StepSize(eta=0.01), sum_width=folded
+    )
     replies = "auto" if folded else "identity"
     recipe = Recipe(
         plan=plan,

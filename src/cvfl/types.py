@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 
+from pydantic import BaseModel, ConfigDict
+
 OnStep = Callable[[str, int, int], None]
 """(what is being done, how much of it is done, of how much); a total of 0 is not known yet."""
 
@@ -17,3 +19,9 @@ class Direction(StrEnum):
 
     UP = "up"
     DOWN = "down"
+
+
+class Section(BaseModel):
+    """Values that are checked when they are made and do not change: a section of a configuration file, or like one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)

@@ -11,7 +11,7 @@ from cvfl.advise.trials import Calibration
 from cvfl.protocol import Loss, Plan, StepSize
 
 # 25 rows in batches of 10: an epoch is three rounds, the last one of 5 rows.
-PLAN = Plan(0, 9, 4, 10, 25, 7, (2, 3), Loss.BINARY, StepSize(0.1), evaluate_every=2)
+PLAN = Plan(0, 9, 4, 10, 25, 7, (2, 3), Loss.BINARY, StepSize(eta=0.1), evaluate_every=2)
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def row(candidate, Q, seconds, sent, *, first=2.0, per_round=0.1, rounds=20, **m
 class TestJudgement:
     """Q0 = 4, 10 epochs of 10 rounds; `none` brings the loss down by 0.1 a round."""
 
-    PLAN = Plan(0, 100, 4, 10, 100, 0, (2,), Loss.BINARY, StepSize(0.1), evaluate_every=10)
+    PLAN = Plan(0, 100, 4, 10, 100, 0, (2,), Loss.BINARY, StepSize(eta=0.1), evaluate_every=10)
     BASE = row(NONE, 4, 0.01, 1000)
 
     def judged(self, *rows, network=LAN, tolerance=0.01, config=None):

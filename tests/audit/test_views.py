@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from cvfl.audit.subject import Still
 from cvfl.audit.views import EMBEDDING, GRADIENT, HELD_OUT, HELD_OUT_SUM, OTHERS, SUM, Sights, Tap
 from cvfl.federation.build import make_federation
-from cvfl.protocol import Loss, StepSize
+from cvfl.protocol import Loss
 from cvfl.runtime import rounds
 from cvfl.types import Direction
 from federations import data, federation
@@ -125,7 +126,7 @@ def test_gradients_are_those_of_the_rows(loss, Q):
 
 
 def at_rest(fed):
-    return replace(fed.recipe, plan=replace(fed.plan, step_size=StepSize(0.0)))
+    return replace(fed.recipe, plan=replace(fed.plan, step_size=Still(eta=1.0)))
 
 
 def test_held_out_rows_are_seen_nearly_as_they_are():

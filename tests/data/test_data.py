@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cvfl.data import VerticalData, load, quadrants, split_columns
-from cvfl.data.sets.catalogue import Wanted, load_named
+from cvfl.data.sets.catalogue import NamedSet, load_named
 from cvfl.errors import ConfigError, DataError
 from cvfl.protocol import Loss
 
@@ -84,20 +84,20 @@ def test_bad_rows_name_the_party() -> None:
 
 
 def test_a_limit_takes_some_training_rows_and_all_test_rows() -> None:
-    whole = load_named(Wanted("wine", parties=2, seed=4)).data
-    some = load_named(Wanted("wine", parties=2, seed=4, limit=40)).data
-    again = load_named(Wanted("wine", parties=2, seed=4, limit=40)).data
+    whole = load_named(NamedSet(name="wine", parties=2), 4).data
+    some = load_named(NamedSet(name="wine", parties=2, limit=40), 4).data
+    again = load_named(NamedSet(name="wine", parties=2, limit=40), 4).data
     assert len(some.train_labels) == len(some.train[0]) == 40
     assert torch.equal(some.test[0], whole.test[0])
     assert torch.equal(some.train[1], again.train[1])
     rows = [(whole.train[0] == row).all(1).nonzero()[0, 0] for row in some.train[0]]  # type: ignore[attr-defined]
     assert torch.equal(whole.train[1][rows], some.train[1])
     assert torch.equal(whole.train_labels[rows], some.train_labels)
-    assert len(load_named(Wanted("wine", limit=10**6)).data.train_labels) == len(whole.train_labels)
+    assert len(load_named(NamedSet(name="wine", limit=10**6)).data.train_labels) == len(whole.train_labels)
 
 
 def test_rows_that_are_read_when_asked_for_can_be_limited() -> None:
-    data = load_named(Wanted("wine", parties=2)).data
+    data = load_named(NamedSet(name="wine", parties=2)).data
     lazy = replace(data, train=tuple(Reader(rows) for rows in data.train))
     one, two, three = ((data.train_labels == label).nonzero()[0, 0] for label in (2, 0, 1))  # every class once
     some = lazy.of_training_rows(torch.stack([one, two, three]))

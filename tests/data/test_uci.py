@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import cvfl
-from cvfl.data.sets.catalogue import Wanted, load_named
+from cvfl.data.sets.catalogue import NamedSet, load_named
 from cvfl.errors import ConfigError, CvflError, DataError
 from cvfl.protocol import Loss
 
@@ -63,7 +63,7 @@ def adult(folder: Path) -> None:
 
 def test_adult_keeps_the_publisher_s_split(tmp_path):
     adult(tmp_path)
-    found = load_named(Wanted("adult", tmp_path))
+    found = load_named(NamedSet(name="adult", path=tmp_path))
     assert found.data.names == ("employer", "school", "tax-office", "registry")
     assert (len(found.data.train_labels), len(found.data.test_labels)) == (30, 12)
     assert found.classes == ("<=50K", ">50K")

@@ -103,7 +103,7 @@ def test_what_cannot_be_folded_is_refused_in_one_line() -> None:
     with pytest.raises(ConfigError, match="folding is for algorithm 1"):
         federation(folding=True, algorithm=2)
     with pytest.raises(ConfigError, match="folding is for algorithm 1"):
-        Plan(1, 8, 1, 16, 60, 0, (2,), Loss.BINARY, StepSize(0.1), algorithm=2, sum_width=3)
+        Plan(1, 8, 1, 16, 60, 0, (2,), Loss.BINARY, StepSize(eta=0.1), algorithm=2, sum_width=3)
 
 
 class Counted(Meter):
@@ -245,7 +245,7 @@ def test_a_folded_message_to_the_server_is_refused_by_name(tmp_path: Path) -> No
     loop = Loop(settings(folding=True), tmp_path)
     with loop.stack:
         next_to(loop, "bank", Folded)
-        with pytest.raises(RemoteProtocolError, match=r"^bank: Folded of round 1 in round"):
+        with pytest.raises(RemoteProtocolError, match=r"^bank: an unexpected Folded"):
             loop.server.role.receive(2, encode(Folded(1, packet((ROWS, OUTPUTS)), ())))
 
 

@@ -200,7 +200,7 @@ def test_split_learning_is_one_party_and_one_iteration() -> None:
 
 
 def test_batches_cover_every_row_once_an_epoch_and_change_order() -> None:
-    plan = Plan(1, 8, 1, 16, 60, 0, (2,), Loss.BINARY, StepSize(0.1))
+    plan = Plan(1, 8, 1, 16, 60, 0, (2,), Loss.BINARY, StepSize(eta=0.1))
     epochs = [torch.cat([plan.batch(epoch * 4 + i) for i in range(4)]) for epoch in range(2)]
     assert all(sorted(order.tolist()) == list(range(60)) for order in epochs)
     assert not torch.equal(*epochs)
@@ -210,12 +210,12 @@ def test_batches_cover_every_row_once_an_epoch_and_change_order() -> None:
 @pytest.mark.parametrize(
     ("step", "t0", "expected"),
     [
-        (StepSize(0.4), 7, 0.4),
-        (StepSize(0.4, "sqrt"), 7, 0.04),
-        (StepSize(0.4, "inverse"), 3, 0.1),
-        (StepSize(0.4, "milestones", (2, 5), 0.5), 1, 0.4),
-        (StepSize(0.4, "milestones", (2, 5), 0.5), 2, 0.2),
-        (StepSize(0.4, "milestones", (2, 5), 0.5), 9, 0.1),
+        (StepSize(eta=0.4), 7, 0.4),
+        (StepSize(eta=0.4, schedule="sqrt"), 7, 0.04),
+        (StepSize(eta=0.4, schedule="inverse"), 3, 0.1),
+        (StepSize(eta=0.4, schedule="milestones", milestones=(2, 5), factor=0.5), 1, 0.4),
+        (StepSize(eta=0.4, schedule="milestones", milestones=(2, 5), factor=0.5), 2, 0.2),
+        (StepSize(eta=0.4, schedule="milestones", milestones=(2, 5), factor=0.5), 9, 0.1),
     ],
 )
 def test_step_sizes(step: StepSize, t0: int, expected: float) -> None:

@@ -33,6 +33,14 @@ LOOKS = 20
 _READ = 256  # rows that are read together where rows are files
 
 
+class Still(StepSize):
+    """No step at all: rounds are played, not trained."""
+
+    def at(self, t0: int, T: int) -> float:
+        """Nothing moves."""
+        return 0.0
+
+
 @dataclass(frozen=True)
 class Subject:
     """A federation as it was before and after training, its record, and its data; each row is sent `looks` times."""
@@ -188,7 +196,7 @@ def _at_rest(recipe: Recipe, looks: int, noisy: bool) -> Recipe:
     plan, epoch = recipe.plan, recipe.plan.rounds_per_epoch
     played = replace(
         plan,
-        step_size=StepSize(0.0),
+        step_size=Still(eta=1.0),
         Q=min(plan.Q, 2) if plan.algorithm == 2 else 1,
         rounds=max(1, looks) * epoch,
         evaluate_every=epoch if noisy else 0,

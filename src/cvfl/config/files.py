@@ -11,8 +11,10 @@ from typing import Any, get_args
 import tomlkit
 from pydantic import ValidationError
 
-from cvfl.config.schema import RunConfig, Section
+from cvfl.config.modes import check_modes
+from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError, suggest, writing
+from cvfl.types import Section
 
 
 def load_config(path: Path, changes: Sequence[str] = ()) -> RunConfig:
@@ -30,9 +32,13 @@ def load_config(path: Path, changes: Sequence[str] = ()) -> RunConfig:
 def parse_config(values: dict[str, Any], source: str = "configuration") -> RunConfig:
     """Check the values; the first thing wrong is said in one line that names its key."""
     try:
-        return RunConfig.model_validate(values)
+        config = RunConfig.model_validate(values)
+        check_modes(config)
     except ValidationError as error:
         raise ConfigError(f"{source}: {_explained(error)}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
+    return config
 
 
 def write_changed(path: Path, changes: Sequence[str], keys: Mapping[str, Any], out: Path, comment: str) -> None:

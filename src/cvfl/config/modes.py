@@ -1,17 +1,109 @@
-"""Which modes of a run go together, and the one line that refuses those that do not."""
+"""Which modes of a run go together: every rule once, with the one line that refuses what breaks it.
+
+Rules about the configuration alone are a table, and are checked when it is read. Two more need to know the parties, or
+the server model, and are checked when roles are built: `label_holder` and `check_sum`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from cvfl.config.schema import RunConfig
+from cvfl.compress import Scalar, build
+from cvfl.compress.limits import limits
+from cvfl.config.schema import GRID, RunConfig
 from cvfl.errors import ConfigError, suggest
 from cvfl.protocol.layers import initialised
 from cvfl.protocol.recipe import MakeModel
 from cvfl.rng import stream
 from cvfl.types import SERVER
+
+
+def check_modes(config: RunConfig) -> None:
+    """Refuse a configuration whose modes exclude each other."""
+    for broken, line in _RULES:
+        if found := broken(config):
+            raise ConfigError(line.format(found, config=config))
+
+
+def _private(config: RunConfig) -> bool:
+    """Whether one role alone holds the labels: nothing that parties are told may depend on them but gradients."""
+    return config.privacy.private_labels
+
+
+def _secure(config: RunConfig) -> bool:
+    """Whether what parties send is added up, on a grid that all have in common, and can be read as a sum alone."""
+    return config.privacy.secure
+
+
+def _other_label(config: RunConfig) -> str | None:
+    """A party with a label that is not the one that holds the labels."""
+    named = (name for name, party in config.party.items() if party.label is not None and name != config.privacy.labels)
+    return next(named, None)
+
+
+def _compressors(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """The compressors of embeddings, by the keys that say them."""
+    for name in ("", *config.party):
+        yield (f"party.{name}.compressor" if name else "compressor"), config.compressor_of(name)
+
+
+def _without_grid(config: RunConfig) -> str | None:
+    """The key of a compressor that is not a grid which is the same at all parties."""
+    for key, spec in _compressors(config):
+        grid = build(spec)
+        if not isinstance(grid, Scalar) or grid.range.fixed is None:
+            return key
+    return None
+
+
+def _without_limits(config: RunConfig) -> str | None:
+    """Why a compressor cannot take noise, which has no limits."""
+    for key, spec in _compressors(config):
+        try:
+            limits(build(spec))
+        except ConfigError as error:
+            return f"{key}: {error}"
+    return None
+
+
+_RULES: tuple[tuple[Callable[[RunConfig], object], str], ...] = (
+    (
+        lambda c: _private(c) and c.algorithm == 1,
+        "privacy.labels = {config.privacy.labels!r} keeps labels from parties; algorithm 1 needs them, take 2",
+    ),
+    (
+        lambda c: _private(c) and c.data.stratify,
+        "data.stratify splits rows by their labels; with private labels the split would tell of them",
+    ),
+    (
+        lambda c: _private(c) and c.data.name is None and not c.privacy.relayed,
+        "privacy.labels: tables have their labels at a party, where they stay; give its name",
+    ),
+    (
+        lambda c: _private(c) and _other_label(c),
+        "labels at two roles: privacy.labels = {config.privacy.labels!r}, and party.{}.label",
+    ),
+    (
+        lambda c: c.algorithm == 2 and c.folding,
+        "folding is for algorithm 1; algorithm 2 sends no embeddings to parties",
+    ),
+    (
+        lambda c: _secure(c) and c.server_model.name in ("linear", "mlp", "attention"),
+        "privacy.aggregation = 'secure' shows the server the sum of the embeddings alone; "
+        "server_model.name = {config.server_model.name!r} needs each of them, take 'sum'",
+    ),
+    (
+        lambda c: _secure(c) and (c.folding or c.partial_compressor),
+        "privacy.aggregation = 'secure' sends parties the sum as it is: no folding",
+    ),
+    (
+        lambda c: _secure(c) and _without_grid(c),
+        f"{{}}: secure aggregation needs a grid that all parties have, such as {GRID!r}",
+    ),
+    (lambda c: c.privacy.noise is not None and _without_limits(c), "{}"),
+)
 
 
 def label_holder(config: RunConfig, names: Sequence[str]) -> int:

@@ -7,73 +7,34 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_serializer, model_validator
+from pydantic import Field, field_serializer, model_validator
 
-from cvfl.compress import Scalar, build
-from cvfl.compress.limits import limits
+from cvfl.compress import build
+from cvfl.data.sets.catalogue import NamedSet
+from cvfl.data.tables.prepare import Settings
 from cvfl.data.tables.table import Kind
 from cvfl.errors import ConfigError
-from cvfl.protocol import Loss
+from cvfl.protocol import Loss, Optimizer, StepSize
+from cvfl.types import Section
 
 GRID = "scalar:bits=4,low=-1,high=1"
 """What "auto" is under secure aggregation: masked symbols cannot be coded, and party models end within [-1, 1]."""
 
 
-class Section(BaseModel):
-    """A section whose keys are all known and do not change."""
+class DataConfig(NamedSet):
+    """A data set by name, or how the parties' own tables meet: how people are found, split and prepared."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class PrepareConfig(Section):
-    """How columns become numbers: one-hot or embedded categories, the share below which a value is rare, gaps."""
-
-    categories: Literal["one-hot", "embedding"] = "one-hot"
-    rare: float = Field(default=0.01, ge=0, lt=1)
-    impute: Literal["median", "mean", "zero"] = "median"
-    standardise: bool = True
-
-
-class DataConfig(Section):
-    """A data set by name, from `path` if it does not ship with the software; or how the parties' own tables meet.
-
-    `limit` takes that many training rows of a data set by name, drawn at random, for trying out.
-    """
-
-    name: str | None = None
-    path: Path | None = None
-    parties: int | None = Field(default=None, ge=1, le=64)
-    test_share: float = Field(default=0.25, ge=0, lt=1)
     validation_share: float = Field(default=0.0, ge=0, lt=1)
     stratify: bool = False
     id: str | None = None
     alignment: Literal["private", "aligned"] = "private"
-    prepare: PrepareConfig = PrepareConfig()
-    augment: bool = True
-    limit: int | None = Field(default=None, ge=1)
+    prepare: Settings = Settings()
 
     @model_validator(mode="after")
     def _leaves_rows(self) -> DataConfig:
         if self.test_share + self.validation_share >= 1:
             raise ValueError("data.test_share and data.validation_share leave no row to train on")
         return self
-
-
-class StepSizeConfig(Section):
-    """eta and how it changes: fixed, eta/sqrt(T), eta/(t0+1), or by milestones (rounds)."""
-
-    eta: float = Field(gt=0)
-    schedule: Literal["fixed", "sqrt", "inverse", "milestones"] = "fixed"
-    milestones: tuple[int, ...] = ()
-    factor: float = Field(default=0.1, gt=0)
-
-
-class OptimizerConfig(Section):
-    """sgd as in the paper, with momentum if given, or adam."""
-
-    name: Literal["sgd", "adam"] = "sgd"
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    weight_decay: float = Field(default=0.0, ge=0)
 
 
 class PartyModelConfig(Section):
@@ -106,7 +67,7 @@ class PartyConfig(Section):
     label: str | None = None
     positive: str | None = None
     types: dict[str, Kind] = Field(default_factory=dict)
-    prepare: PrepareConfig | None = None
+    prepare: Settings | None = None
     model: PartyModelConfig | None = None
     compressor: str | None = None
 
@@ -189,7 +150,7 @@ class RunConfig(Section):
     """
 
     data: DataConfig
-    step_size: StepSizeConfig
+    step_size: StepSize
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     rounds: int | None = Field(default=None, ge=1)
     epochs: int | None = Field(default=None, ge=1)
@@ -205,7 +166,7 @@ class RunConfig(Section):
     loss: Loss | None = None
     precision: Literal["float32", "float64"] = "float32"
     device: str = "cpu"
-    optimizer: OptimizerConfig = OptimizerConfig()
+    optimizer: Optimizer = Optimizer()
     party_model: PartyModelConfig = PartyModelConfig()
     server_model: ServerModelConfig = ServerModelConfig()
     party: dict[str, PartyConfig] = Field(default_factory=dict)
@@ -225,19 +186,12 @@ class RunConfig(Section):
     def _consistent(self) -> RunConfig:
         if (self.rounds is None) == (self.epochs is None):
             raise ValueError("give either rounds or epochs")
-        if self.step_size.schedule == "milestones" and not self.step_size.milestones:
-            raise ValueError("step_size.schedule = 'milestones' needs step_size.milestones")
         _check_parties(self.data, self.party)
-        _check_labels(self)
-        if self.algorithm == 2 and self.folding:
-            raise ValueError("folding is for algorithm 1; algorithm 2 sends no embeddings to parties")
         for key, spec in self._compressors():
             try:
                 build(spec)
             except ConfigError as error:
                 raise ValueError(f"{key}: {error}") from None
-        _check_sum(self)
-        _check_noise(self)
         return self
 
     def _compressors(self) -> Iterator[tuple[str, str]]:
@@ -280,48 +234,6 @@ def _check_parties(data: DataConfig, parties: Mapping[str, PartyConfig]) -> None
         raise ValueError("data.limit is for data sets by name; a table is what it is")
     if data.name is None and not parties:
         raise ValueError("give data.name, or a section [party.NAME] with a table for every party")
-
-
-def _check_labels(config: RunConfig) -> None:
-    """One role holds the labels, and nothing that parties are told depends on them but gradients."""
-    holder, tables = config.privacy.labels, config.data.name is None
-    if not config.privacy.private_labels:
-        return
-    if config.algorithm == 1:
-        raise ValueError(f"privacy.labels = {holder!r} keeps labels from parties; algorithm 1 needs them, take 2")
-    if config.data.stratify:
-        raise ValueError("data.stratify splits rows by their labels; with private labels the split would tell of them")
-    if tables and not config.privacy.relayed:
-        raise ValueError("privacy.labels: tables have their labels at a party, where they stay; give its name")
-    if others := [name for name, party in config.party.items() if party.label is not None and name != holder]:
-        raise ValueError(f"labels at two roles: privacy.labels = {holder!r}, and party.{others[0]}.label")
-
-
-def _check_sum(config: RunConfig) -> None:
-    """Secure aggregation: what parties send is added up, on a grid that all have in common."""
-    if not config.privacy.secure:
-        return
-    if config.server_model.name in ("linear", "mlp", "attention"):
-        raise ValueError(
-            "privacy.aggregation = 'secure' shows the server the sum of the embeddings alone; "
-            f"server_model.name = {config.server_model.name!r} needs each of them, take 'sum'"
-        )
-    if config.folding or config.partial_compressor:
-        raise ValueError("privacy.aggregation = 'secure' sends parties the sum as it is: no folding")
-    for name in ("", *config.party):
-        grid = build(config.compressor_of(name))
-        if not isinstance(grid, Scalar) or grid.range.fixed is None:
-            key = f"party.{name}.compressor" if name else "compressor"
-            raise ValueError(f"{key}: secure aggregation needs a grid that all parties have, such as {GRID!r}")
-
-
-def _check_noise(config: RunConfig) -> None:
-    """Noise has no limits, so a compressor that has some must be one for which they can be kept."""
-    for name in ("", *config.party) if config.privacy.noise is not None else ():
-        try:
-            limits(build(config.compressor_of(name)))
-        except ConfigError as error:
-            raise ValueError(f"{f'party.{name}.' if name else ''}compressor: {error}") from None
 
 
 def check_tables(config: RunConfig) -> None:

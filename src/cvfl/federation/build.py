@@ -28,7 +28,6 @@ from cvfl.protocol import (
     Holding,
     Labels,
     Loss,
-    Optimizer,
     Party,
     PartyMachine,
     Plan,
@@ -36,7 +35,6 @@ from cvfl.protocol import (
     Rows,
     Server,
     ServerMachine,
-    StepSize,
 )
 from cvfl.protocol.fusion import Foldable
 from cvfl.protocol.layers import initialised
@@ -136,8 +134,8 @@ def _plan(config: RunConfig, facts: Facts, loss: Loss, dtype: torch.dtype, sum_w
         test_rows=test_rows,
         widths=facts.widths,
         loss=loss,
-        step_size=StepSize(**config.step_size.model_dump()),
-        optimizer=Optimizer(**config.optimizer.model_dump()),
+        step_size=config.step_size,
+        optimizer=config.optimizer,
         algorithm=config.algorithm,
         sum_width=sum_width,
         secure=config.privacy.secure,

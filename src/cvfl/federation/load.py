@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from cvfl.config.schema import DataConfig, RunConfig, check_tables
 from cvfl.data import VerticalData
-from cvfl.data.sets.catalogue import Wanted, load_named
+from cvfl.data.sets.catalogue import load_named
 from cvfl.data.tables.kinds import DEFAULT_MISSING
 from cvfl.data.tables.label import Label
 from cvfl.data.tables.organisation import Assembled, Organisation, PartyTable, assemble
-from cvfl.data.tables.prepare import Settings
 from cvfl.data.tables.sources import Source, open_table
 from cvfl.data.tables.split import Shares, hashed, stratified
 from cvfl.errors import DataError
@@ -65,18 +64,7 @@ def load_data(config: RunConfig, on_step: OnStep = lambda *_: None) -> Loaded:
             return _load_tables(config, open_tables(config, stack, on_step), dtype, on_step)
     section = config.data
     on_progress = lambda done, total: on_step(f"reading {section.name}", done, total)  # noqa: E731
-    wanted = Wanted(
-        config.data.name,
-        section.path,
-        section.parties,
-        config.seed,
-        section.test_share,
-        dtype,
-        section.augment,
-        section.limit,
-        on_progress,
-    )
-    return Loaded(load_named(wanted))
+    return Loaded(load_named(section, config.seed, dtype, on_progress))
 
 
 def open_tables(config: RunConfig, stack: ExitStack, on_step: OnStep = lambda *_: None) -> list[PartyTable]:
@@ -105,7 +93,7 @@ def open_party(config: RunConfig, name: str, stack: ExitStack, on_step: OnStep =
         exclude=section.exclude,
         label=section.label,
         positive=section.positive,
-        settings=Settings(**(section.prepare or config.data.prepare).model_dump()),
+        settings=section.prepare or config.data.prepare,
     )
     table = stack.enter_context(open_table(source, lambda what, rows: on_step(f"{what}: reading", rows, 0)))
     return PartyTable(party, table, config.loss)

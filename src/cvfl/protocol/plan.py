@@ -6,26 +6,34 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Literal, Self
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from cvfl.errors import ConfigError
 from cvfl.protocol.losses import Loss
 from cvfl.rng import BATCH, stream
+from cvfl.types import Section
 
 
-@dataclass(frozen=True)
-class StepSize:
+class StepSize(Section):
     """eta at round t0: `fixed`, `sqrt` (eta / sqrt(T)), `inverse` (eta / (t0 + 1)) or `milestones`.
 
     Milestones are rounds from which on the step size is multiplied by `factor` once more.
     """
 
-    eta: float
-    schedule: str = "fixed"
+    eta: float = Field(gt=0)
+    schedule: Literal["fixed", "sqrt", "inverse", "milestones"] = "fixed"
     milestones: tuple[int, ...] = ()
-    factor: float = 0.1
+    factor: float = Field(default=0.1, gt=0)
+
+    @model_validator(mode="after")
+    def _has_milestones(self) -> Self:
+        if self.schedule == "milestones" and not self.milestones:
+            raise ValueError("step_size.schedule = 'milestones' needs step_size.milestones")
+        return self
 
     def at(self, t0: int, T: int) -> float:
         """The step size of round t0 in a run of T = R Q local iterations."""
@@ -38,16 +46,14 @@ class StepSize:
                 return self.eta / (t0 + 1)
             case "milestones":
                 return self.eta * self.factor ** sum(t0 >= milestone for milestone in self.milestones)
-        raise ConfigError(f"unknown step size schedule {self.schedule!r}")
 
 
-@dataclass(frozen=True)
-class Optimizer:
+class Optimizer(Section):
     """How a gradient becomes a step: `sgd` as in the paper, with momentum if given, or `adam`."""
 
-    name: str = "sgd"
-    momentum: float = 0.0
-    weight_decay: float = 0.0
+    name: Literal["sgd", "adam"] = "sgd"
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0)
 
     def build(self, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
         """A torch optimizer whose step size is set anew each round."""

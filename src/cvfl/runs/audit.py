@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from cvfl.config.schema import Section
 from cvfl.errors import DataError, writing
+from cvfl.types import Section
 
 NAME = "audit.json"
 FEW_KNOWN, MANY_KNOWN, NORM, DIRECTION, WEIGHTS = (

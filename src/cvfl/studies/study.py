@@ -24,10 +24,11 @@ import tomlkit
 from pydantic import Field, ValidationError, model_validator
 
 from cvfl.config.files import parse_config
-from cvfl.config.schema import RunConfig, Section
+from cvfl.config.schema import RunConfig
 from cvfl.data.sets.catalogue import READERS
 from cvfl.errors import ConfigError, suggest
 from cvfl.runs.journal import last_line
+from cvfl.types import Section
 
 BASELINE = "none"
 """The cell of a suite that the others are compared with."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import Field
 
 from cvfl.data.sets.builtin import BUILTIN, load_builtin
 from cvfl.data.tables.organisation import Assembled
@@ -18,28 +19,28 @@ from cvfl.data.vertical import VerticalData
 from cvfl.errors import ConfigError, DataError
 from cvfl.registry import Registry
 from cvfl.rng import SPLIT, stream
+from cvfl.types import Section
 
 OnProgress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """Which data set, where its files are, and how it is divided."""
+class NamedSet(Section):
+    """A data set by name, where its files are if it does not ship with the software, and how it is divided.
 
-    name: str
+    `limit` takes that many training rows, drawn at random, for trying out.
+    """
+
+    name: str | None = None
     path: Path | None = None
-    parties: int | None = None
-    seed: int = 0
-    test_share: float = 0.25
-    dtype: torch.dtype = torch.float32
+    parties: int | None = Field(default=None, ge=1, le=64)
+    test_share: float = Field(default=0.25, ge=0, lt=1)
     augment: bool = True
-    limit: int | None = None
-    on_progress: OnProgress = lambda done, total: None
+    limit: int | None = Field(default=None, ge=1)
 
 
 @dataclass(frozen=True)
 class Reader:
-    """How a data set is read: a function, which fields of `Wanted` it takes beside `dtype`, and its parties.
+    """How a data set is read: a function, what it takes of a `NamedSet`, `seed` and `on_progress`, and its parties.
 
     One that takes no `path` needs no files. One that takes no `parties` always has the same ones.
     """
@@ -62,21 +63,27 @@ def load(
     path: Path | str | None = None,
 ) -> VerticalData:
     """A data set by name, divided among parties; those that do not ship with the software are read from `path`."""
-    return load_named(Wanted(name, Path(path) if path else None, parties, seed, test_share, dtype)).data
+    chosen = NamedSet(name=name, path=Path(path) if path else None, parties=parties, test_share=test_share)
+    return load_named(chosen, seed, dtype).data
 
 
-def load_named(wanted: Wanted) -> Assembled:
-    """The same with all that is known about it."""
-    found = _load_named(wanted)
+def load_named(
+    chosen: NamedSet,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    on_progress: OnProgress = lambda done, total: None,
+) -> Assembled:
+    """A data set with all that is known about it."""
+    found = _read(chosen, seed, dtype, on_progress)
     rows = len(found.data.train_labels)
-    if wanted.limit is None or wanted.limit >= rows:
+    if chosen.limit is None or chosen.limit >= rows:
         return found
-    chosen = torch.from_numpy(np.sort(stream(wanted.seed, SPLIT, "limit").permutation(rows)[: wanted.limit]))
-    return replace(found, data=found.data.of_training_rows(chosen))
+    some = torch.from_numpy(np.sort(stream(seed, SPLIT, "limit").permutation(rows)[: chosen.limit]))
+    return replace(found, data=found.data.of_training_rows(some))
 
 
-def _load_named(wanted: Wanted) -> Assembled:
-    name, path, reader = wanted.name, wanted.path, READERS[wanted.name]
+def _read(chosen: NamedSet, seed: int, dtype: torch.dtype, on_progress: OnProgress) -> Assembled:
+    name, path, reader = chosen.name, chosen.path, READERS[chosen.name or ""]
     if "path" in reader.takes and path is None:
         raise ConfigError(
             f"data.path: say where the files of {name} are; `cvfl data fetch {name}` tells how to get them"
@@ -85,12 +92,12 @@ def _load_named(wanted: Wanted) -> Assembled:
         raise DataError(
             f"data.path: there is no folder {path}; `cvfl data fetch {name} {path}` tells how to get the files"
         )
-    if "parties" not in reader.takes and wanted.parties not in (None, reader.parties):
-        raise ConfigError(f"data.parties: {name} has {reader.parties} parties, not {wanted.parties}")
-    wanted = replace(wanted, parties=wanted.parties or reader.parties)
-    found = reader.read(dtype=wanted.dtype, **{key: getattr(wanted, key) for key in reader.takes})
+    if "parties" not in reader.takes and chosen.parties not in (None, reader.parties):
+        raise ConfigError(f"data.parties: {name} has {reader.parties} parties, not {chosen.parties}")
+    given = dict(chosen) | {"parties": chosen.parties or reader.parties, "seed": seed, "on_progress": on_progress}
+    found = reader.read(dtype=dtype, **{key: given[key] for key in reader.takes})
     assembled = found if isinstance(found, Assembled) else Assembled(found)
-    return assembled if wanted.augment else replace(assembled, data=replace(assembled.data, augment=None))
+    return assembled if chosen.augment else replace(assembled, data=replace(assembled.data, augment=None))
 
 
 def _imported(module: str, name: str, **given: Any) -> VerticalData | Assembled:

@@ -18,6 +18,7 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import Pipeline, make_pipeline
@@ -26,16 +27,16 @@ from torch import Tensor
 
 from cvfl.data.tables.table import Kind, Table
 from cvfl.errors import DataError
+from cvfl.types import Section
 
 MISSING = "(missing)"
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What a user may choose: how categories are coded, from which share a value is no longer rare, what fills gaps."""
+class Settings(Section):
+    """How columns become numbers: one-hot or embedded categories, the share below which a value is rare, gaps."""
 
     categories: Literal["one-hot", "embedding"] = "one-hot"
-    rare: float = 0.01
+    rare: float = Field(default=0.01, ge=0, lt=1)
     impute: Literal["median", "mean", "zero"] = "median"
     standardise: bool = True
 
