@@ -15,9 +15,9 @@ from pathlib import Path
 
 from cvfl.errors import CvflError
 from cvfl.federation.nvflare import CONTROLLER, EXECUTOR, JOB_FILE, write_job_folder
-from cvfl.federation.nvflare_local import LocalFederation
 from cvfl.runtime.carrier import Replies
 from cvfl.runtime.nvflare.place import Place
+from cvfl.runtime.nvflare.provisioned import LocalFederation
 from cvfl.wire import Bytes
 
 _ROLES = "flare_echo.EchoRoles"

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from cvfl.cli import app
 from cvfl.cli.observers import Observer, observed, replay
-from cvfl.federation.train import Progress
 from cvfl.protocol import Evaluated
+from cvfl.runs.progress import Progress
 from cvfl.runtime import RoundReport, Traffic
 
 EVALUATED = Evaluated(3, {"loss": 0.5, "accuracy": 0.7}, {}, {"loss": 0.6, "accuracy": 0.6})

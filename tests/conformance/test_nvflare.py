@@ -24,10 +24,11 @@ from cvfl.config.files import load_config
 from cvfl.config.schema import PrivacyConfig, RunConfig
 from cvfl.errors import ConfigError, CvflError
 from cvfl.federation.nvflare import CLASSES, PROGRESS_FILE, ROLES, write_job
-from cvfl.federation.nvflare_local import LocalFederation
 from cvfl.federation.nvflare_simulator import train_nvflare
-from cvfl.federation.train import Progress, train
+from cvfl.federation.train import train
 from cvfl.rng import stream
+from cvfl.runs.progress import Progress
+from cvfl.runtime.nvflare.provisioned import LocalFederation
 
 needs_flare = pytest.mark.skipif(find_spec("nvflare") is None, reason="needs: pip install 'cvfl[nvflare]'")
 # FLARE's own session uses what its libraries call deprecated; as an error that would stop it.
@@ -148,7 +149,7 @@ def federation(tmp_path) -> Iterator[Callable[..., tuple[LocalFederation, Path, 
         path = own_tables(tmp_path / "tables", rounds, names)
         config = load_config(path)
         write_job(config, "people", tmp_path / "job")
-        made = LocalFederation(tmp_path / "federation", names)
+        made = LocalFederation(tmp_path / "federation", names, CLASSES)
         for name in names:
             section = path.read_text().split(f"[party.{name}]")[1].split("[party.")[0]
             table = (path.parent / f"{name}.csv").replace(made.site(name) / "local" / f"{name}.csv")

@@ -17,7 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from cvfl.federation.train import Progress as RunProgress
+from cvfl.runs.progress import Progress as RunProgress
 
 MB = 1e6
 _FIRST_LINE = 2.0

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from cvfl.cli.errors import one_line
 from cvfl.config.files import load_config
-from cvfl.federation.nvflare import SITE_FILE, write_job
-from cvfl.federation.nvflare_local import allow
+from cvfl.federation.nvflare import CLASSES, SITE_FILE, write_job
+from cvfl.runtime.nvflare.provisioned import allow
 
 
 def nvflare_job(
@@ -46,5 +46,5 @@ def nvflare_site(
     Example: cvfl nvflare-site /opt/flare/hospital
     """
     with one_line():
-        path = allow(folder)
+        path = allow(folder, CLASSES)
         Console().print(f"{path}: cvfl's jobs are allowed; restart the site", highlight=False)

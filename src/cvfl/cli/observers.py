@@ -14,8 +14,7 @@ from rich.console import Console
 
 from cvfl.cli.display import MB, RunDisplay, StepDisplay
 from cvfl.errors import ConfigError
-from cvfl.federation.progress import progress_of, progress_values
-from cvfl.federation.train import Progress
+from cvfl.runs.progress import Progress, progress_of, progress_values
 
 
 class Observer:

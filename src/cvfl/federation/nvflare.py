@@ -24,9 +24,8 @@ from typing import Any
 from cvfl.config.files import parse_config
 from cvfl.config.schema import RunConfig, check_tables
 from cvfl.errors import ConfigError, writing
-from cvfl.federation.progress import progress_values
 from cvfl.federation.roles import PartyRun, ServerRun, federation_names
-from cvfl.federation.train import Progress
+from cvfl.runs.progress import Progress, progress_values
 from cvfl.runtime.nvflare.place import Place
 
 JOB_FILE, SITE_FILE, ERROR_FILE, PROGRESS_FILE = "cvfl.json", "cvfl.toml", "error.txt", "progress.jsonl"

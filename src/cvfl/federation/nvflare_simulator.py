@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,10 +14,11 @@ from cvfl.config.schema import RunConfig
 from cvfl.errors import CvflError
 from cvfl.federation.nvflare import CLASSES, ERROR_FILE, PROGRESS_FILE, run_folder, write_job
 from cvfl.federation.processes import add_parties
-from cvfl.federation.progress import progress_of
-from cvfl.federation.train import Progress, RunResult
+from cvfl.federation.train import RunResult
 from cvfl.runs import directory as record
+from cvfl.runs.progress import Progress, progress_of
 from cvfl.runtime.nvflare import require
+from cvfl.runtime.supervisor import Supervisor
 
 _MODULE = "nvflare.private.fed.app.simulator.simulator"
 _RESULTS = Path("server", "simulate_job", "cvfl")
@@ -66,48 +64,17 @@ def _simulate(
     job: Path, workspace: Path, names: tuple[str, ...], log: Path, name: str, on_round: Callable[[Progress], None]
 ) -> int:
     arguments = [str(job), "-w", str(workspace), "-c", ",".join(names), "-t", str(len(names))]
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", _MODULE, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env=environment(),
-        )
-        try:
-            progress = _progress(run_folder(workspace / "server", name) / PROGRESS_FILE)
-            while process.poll() is None:
-                for shown in next(progress):
-                    on_round(shown)
-                time.sleep(_POLL)
+    with log.open("wb") as file, Supervisor() as processes:
+        processes.start("simulator", ["-m", _MODULE, *arguments], file, subprocess.STDOUT)
+        process = processes.children["simulator"]
+        progress = _progress(run_folder(workspace / "server", name) / PROGRESS_FILE)
+        while process.poll() is None:
             for shown in next(progress):
                 on_round(shown)
-            return process.returncode
-        finally:
-            end(process)
-
-
-def environment() -> dict[str, str]:
-    """The environment of a role's process: one thread, since more only wait for each other beside other roles."""
-    return os.environ | {"OMP_NUM_THREADS": "1"}
-
-
-def end(*processes: subprocess.Popen[bytes]) -> None:
-    """End processes and all that they have started."""
-    import psutil  # type: ignore[import-untyped]  # noqa: PLC0415  comes with nvflare, which is optional
-
-    found = []
-    for process in processes:
-        if process.poll() is None:
-            own = psutil.Process(process.pid)
-            found += [*own.children(recursive=True), own]
-    for signal in ("terminate", "kill"):
-        for one in found:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                getattr(one, signal)()
-        _, found = psutil.wait_procs(found, timeout=5)
-    for process in processes:
-        process.wait()
+            time.sleep(_POLL)
+        for shown in next(progress):
+            on_round(shown)
+        return process.returncode
 
 
 def _progress(path: Path) -> Iterator[list[Progress]]:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import queue
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from cvfl.config.files import load_config
 from cvfl.errors import ConfigError, RemoteProtocolError
 from cvfl.federation.roles import federation_names
 from cvfl.runtime.grpc.delay import DelayProxy
+from cvfl.runtime.supervisor import Supervisor
 
 OnEvent = Callable[[Mapping[str, Any]], None]
 
@@ -41,7 +39,7 @@ def train_grpc(
         raise ConfigError("--runtime grpc needs: pip install 'cvfl[grpc]'") from None
 
     names = federation_names(load_config(path, changes))
-    with tempfile.TemporaryDirectory(prefix="cvfl-") as folder, _Processes() as roles:
+    with tempfile.TemporaryDirectory(prefix="cvfl-") as folder, _Roles() as roles:
         home = Path(folder)
         make_certificates(home / "certs", ["127.0.0.1", "localhost"], names)
         shared = [*changes, f"network.certificates={home / 'certs'}"]
@@ -49,7 +47,7 @@ def train_grpc(
         def start(name: str, role: str, address: str, *options: str) -> None:
             sets = [word for change in (*shared, f"network.address={address}") for word in ("--set", change)]
             state = ("--state", str(home / "state" / name))
-            roles.start(name, [role, str(path.absolute()), *sets, *state, "--log-json", *options])
+            roles.run_command(name, [role, str(path.absolute()), *sets, *state, "--log-json", *options])
 
         start("server", "server", "127.0.0.1:0", "--out", str(out.absolute()))
         address = roles.wait_for("server", "listening")["address"]
@@ -57,7 +55,7 @@ def train_grpc(
             for name in names:
                 where = proxy.address if proxy else address
                 start(name, "party", where, "--name", name, "--out", str(home / "models"))
-            roles.run(on_event)
+            roles.listen(on_event)
         return add_parties(out, names, home / "models")
 
 
@@ -71,39 +69,19 @@ def add_parties(out: Path, names: Sequence[str], models: Path) -> dict[str, Any]
     return summary
 
 
-class _Processes:
-    """Roles as child processes: their events in one queue; none outlives this object."""
+class _Roles(Supervisor):
+    """Roles as child processes: their events in one queue."""
 
     def __init__(self) -> None:
-        self._children: dict[str, subprocess.Popen[str]] = {}
+        super().__init__()
         self._events: queue.SimpleQueue[tuple[str, dict[str, Any] | None]] = queue.SimpleQueue()
         self._said: dict[str, str] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for child in self._children.values():
-            if child.poll() is None:
-                child.kill()
-        for child in self._children.values():
-            child.wait()
-
-    def start(self, name: str, arguments: Sequence[str]) -> None:
-        """Start a role; sums depend on the number of threads, so each has one."""
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        child = subprocess.Popen(
-            [sys.executable, "-m", "cvfl.cli", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        self._children[name] = child
-        threading.Thread(target=self._listen, args=(name, child), daemon=True).start()
-        threading.Thread(target=self._overhear, args=(name, child), daemon=True).start()
+    def run_command(self, name: str, arguments: Sequence[str]) -> None:
+        """Start `cvfl ARGUMENTS` and listen to it."""
+        self.start(name, ["-m", "cvfl.cli", *arguments], subprocess.PIPE, subprocess.PIPE)
+        for listen in (self._listen, self._overhear):
+            threading.Thread(target=listen, args=(name, self.children[name]), daemon=True).start()
 
     def wait_for(self, name: str, event: str) -> Mapping[str, Any]:
         """The first event of this kind."""
@@ -114,9 +92,9 @@ class _Processes:
             elif speaker == name and said["event"] == event:
                 return said
 
-    def run(self, on_event: OnEvent) -> None:
+    def listen(self, on_event: OnEvent) -> None:
         """Pass the server's events on until all roles have ended well."""
-        running = len(self._children)
+        running = len(self.children)
         while running:
             speaker, said = self._events.get()
             if said is None:
@@ -126,7 +104,7 @@ class _Processes:
                 on_event(said)
 
     def _check(self, name: str) -> None:
-        code = self._children[name].wait()
+        code = self.children[name].wait()
         if code:
             said = self._said.get(name) or f"it ended with code {code}"
             raise RemoteProtocolError(f"{name}: {said.removeprefix('error: ')}")

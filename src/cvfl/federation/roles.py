@@ -21,12 +21,13 @@ from cvfl.federation.party import PartyRole
 from cvfl.federation.rows import NamedLabels, NamedRows, PartyRows, ServerRows, TableLabels, TableRows
 from cvfl.federation.server import ServerRole
 from cvfl.federation.terms import elsewhere, offer_of, read_facts, terms_of
-from cvfl.federation.train import Progress, RunResult
+from cvfl.federation.train import RunResult
 from cvfl.privacy.account import check_accountant
 from cvfl.protocol import Measured, Recipe
 from cvfl.protocol.metrics import headline
 from cvfl.runs import directory as record
 from cvfl.runs.journal import Journal
+from cvfl.runs.progress import Progress
 from cvfl.runs.summary import summarise
 from cvfl.runtime import RoundReport
 from cvfl.runtime.checkpoint import Checkpoints

@@ -21,8 +21,9 @@ from cvfl.privacy.account import check_accountant
 from cvfl.protocol.metrics import headline
 from cvfl.protocol.recipe import MakeModel
 from cvfl.runs import directory as record
+from cvfl.runs.progress import Progress
 from cvfl.runs.summary import summarise
-from cvfl.runtime import Meter, RoundReport, Traffic, rounds
+from cvfl.runtime import Meter, rounds
 
 
 @dataclass(frozen=True)
@@ -33,16 +34,6 @@ class RunResult:
     history: list[dict[str, Any]]
     models: dict[str, nn.Module] = field(repr=False)
     path: Path | None = None
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a display may show after each round."""
-
-    report: RoundReport
-    rounds: int
-    sent: Traffic
-    metric: str
 
 
 def train(

@@ -14,7 +14,8 @@ import torch
 from cvfl.config.schema import RunConfig
 from cvfl.federation.keep import Keep
 from cvfl.federation.load import Loaded, load_data
-from cvfl.federation.train import Progress, train
+from cvfl.federation.train import train
+from cvfl.runs.progress import Progress
 from cvfl.studies.study import Task
 
 

@@ -1,13 +1,23 @@
-"""A round's progress as values for JSON: what `--log-json` prints, what a FLARE job leaves, and the way back."""
+"""How far a run is after a round; as values for JSON, which `--log-json` prints and a FLARE job leaves, and back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from cvfl.federation.train import Progress
 from cvfl.protocol import Evaluated
 from cvfl.runtime import RoundReport, Traffic
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a display may show after each round."""
+
+    report: RoundReport
+    rounds: int
+    sent: Traffic
+    metric: str
 
 
 def progress_values(progress: Progress) -> dict[str, Any]:

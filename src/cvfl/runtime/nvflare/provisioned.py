@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from cvfl.errors import ConfigError, CvflError
-from cvfl.federation.nvflare import CLASSES
-from cvfl.federation.nvflare_simulator import end, environment
 from cvfl.runtime.nvflare import require
+from cvfl.runtime.supervisor import Supervisor
 
 _PROJECT, _ORG, _ADMIN = "cvfl", "cvfl", "admin@cvfl.example"
 _PATIENCE = 120.0
 
 
-def allow(site: Path, classes: Sequence[str] = CLASSES) -> Path:
+def allow(site: Path, classes: Sequence[str]) -> Path:
     """Let a provisioned site or server run cvfl's jobs: FLARE builds only classes that a site has listed.
 
     Writes SITE/local/resources.json from the settings in force and says where.
@@ -42,10 +41,10 @@ def allow(site: Path, classes: Sequence[str] = CLASSES) -> Path:
 class LocalFederation:
     """Provisions and starts a federation; as a context manager it ends all its processes."""
 
-    def __init__(self, folder: Path, names: Sequence[str], classes: Sequence[str] = CLASSES) -> None:
+    def __init__(self, folder: Path, names: Sequence[str], classes: Sequence[str]) -> None:
         require()
         self.folder, self.names = folder, tuple(names)
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes = Supervisor()
         self._provision()
         for site in ("localhost", *self.names):
             allow(self.site(site), classes)
@@ -68,7 +67,7 @@ class LocalFederation:
     def __exit__(self, *exc: object) -> None:
         if session := getattr(self, "_session", None):
             session.close()
-        end(*self._processes)
+        self._processes.end()
 
     def run(self, job: Path, patience: float = _PATIENCE) -> tuple[str, str]:
         """Submit a job and wait for its end: its id and its status."""
@@ -97,10 +96,7 @@ class LocalFederation:
 
     def job_processes(self, name: str) -> list[int]:
         """The processes that the site has started for its jobs."""
-        import psutil  # type: ignore[import-untyped]  # noqa: PLC0415  comes with nvflare, which is optional
-
-        process = self._processes[("localhost", *self.names).index(name)]
-        return [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+        return self._processes.started_by(name)
 
     def _provision(self) -> None:
         self.port = _free_port()
@@ -146,18 +142,10 @@ class LocalFederation:
         """What the site's startup/start.sh starts, without its endless loop."""
         folder = self.site(name)
         (folder / "transfer").mkdir(exist_ok=True)
-        command = [sys.executable, "-u", "-m", f"nvflare.private.fed.app.{kind}.{kind}_train", "-m", str(folder)]
-        command += ["-s", f"fed_{kind}.json", "--set", "secure_train=true", *settings, "config_folder=config"]
-        with (folder / "process.log").open("wb") as file:
-            self._processes.append(
-                subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=subprocess.STDOUT,
-                    env=environment(),
-                )
-            )
+        arguments = ["-m", f"nvflare.private.fed.app.{kind}.{kind}_train", "-m", str(folder)]
+        arguments += ["-s", f"fed_{kind}.json", "--set", "secure_train=true", *settings, "config_folder=config"]
+        with (folder / "process.log").open("wb") as log:
+            self._processes.start(name, arguments, log, subprocess.STDOUT)
 
     def _connected(self) -> Any:
         """An administrator's session, once all sites are registered."""
