@@ -166,7 +166,7 @@ def federation(tmp_path) -> Iterator[Callable[..., tuple[LocalFederation, Path, 
 def gathered(federation: LocalFederation, identifier: str) -> dict[str, Any]:
     """The summary that the server left, with the hashes that the sites have kept for themselves."""
     summary = json.loads((federation.results(identifier) / "cvfl" / "summary.json").read_text())
-    assert list(summary["parameters"]) == ["server"]
+    assert list(summary["parameters"]) == ["server", *PARTIES]
     for name in federation.names:
         kept = json.loads((federation.site(name) / "cvfl" / "people" / f"{name}.json").read_text())
         summary["parameters"][name] = kept["parameters"]

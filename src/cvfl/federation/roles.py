@@ -98,6 +98,7 @@ class ServerRun:
         history, hashes = self._with_errors(self._journal.lines), _hashes(models)
         for left in self.role.left.values():
             hashes |= left.parameters
+        hashes = {role: hashes[role] for role in ("server", *self.role.names) if role in hashes}
         summary = summarise(self.config, self.name, self.recipe(), history, rounds.meter, hashes, seconds)
         summary["alignment"] = record.alignment(self.role.aligned, self.role.setup_meter)
         summary["sent_again"] = rounds.sent_again
