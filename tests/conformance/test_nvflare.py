@@ -164,12 +164,12 @@ def federation(tmp_path) -> Iterator[Callable[..., tuple[LocalFederation, Path, 
 
 
 def gathered(federation: LocalFederation, identifier: str) -> dict[str, Any]:
-    """The summary that the server left, with the hashes that the sites have kept for themselves."""
+    """The summary that the server left; its hashes are those of the models that the sites have kept."""
     summary = json.loads((federation.results(identifier) / "cvfl" / "summary.json").read_text())
-    assert list(summary["parameters"]) == ["server", *PARTIES]
+    assert list(summary["parameters"]) == ["server", *federation.names]
     for name in federation.names:
         kept = json.loads((federation.site(name) / "cvfl" / "people" / f"{name}.json").read_text())
-        summary["parameters"][name] = kept["parameters"]
+        assert summary["parameters"][name] == kept["parameters"]
     return summary
 
 
