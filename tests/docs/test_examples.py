@@ -66,9 +66,12 @@ def test_three_organisations_agree_and_learn(tmp_path: Path, monkeypatch: pytest
     folder = shutil.copytree(ROOT / "examples" / "three-organisations", tmp_path / "three")
     monkeypatch.chdir(folder)
     runpy.run_path("make_tables.py", run_name="__main__")
-    roles = {
-        name: tomllib.loads(Path(f"{name}.toml").read_text()) for name in ("server", "hospital", "bank", "insurer")
-    }
+    certificates = re.search(r"cvfl (certs certs .*)", Path("start.sh").read_text())
+    assert certificates
+    assert CliRunner().invoke(app, shlex.split(certificates[1])).exit_code == 0
+    names = ("server", "hospital", "bank", "insurer")
+    assert all(Path("certs", f"{name}.crt").exists() for name in names)
+    roles = {name: tomllib.loads(Path(f"{name}.toml").read_text()) for name in names}
     own = {name: values.pop("party") for name, values in roles.items()}
     assert list(own.pop("server")) == list(own)  # the parties that the server names, in its order
     for values in roles.values():
