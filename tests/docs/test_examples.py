@@ -9,7 +9,9 @@ import shutil
 import socket
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -59,24 +61,44 @@ def test_links_between_pages_lead_somewhere(page: str) -> None:
             assert (path.parent / target).exists(), target
 
 
-def test_three_organisations_start_on_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_three_organisations_agree_and_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of all roles as one configuration, in one process; processes are started below and in law 2."""
+    folder = shutil.copytree(ROOT / "examples" / "three-organisations", tmp_path / "three")
+    monkeypatch.chdir(folder)
+    runpy.run_path("make_tables.py", run_name="__main__")
+    certificates = re.search(r"cvfl (certs certs .*)", Path("start.sh").read_text())
+    assert certificates
+    assert CliRunner().invoke(app, shlex.split(certificates[1])).exit_code == 0
+    names = ("server", "hospital", "bank", "insurer")
+    assert all(Path("certs", f"{name}.crt").exists() for name in names)
+    roles = {name: tomllib.loads(Path(f"{name}.toml").read_text()) for name in names}
+    own = {name: values.pop("party") for name, values in roles.items()}
+    assert list(own.pop("server")) == list(own)  # the parties that the server names, in its order
+    for values in roles.values():
+        assert values == roles["server"]  # the terms of the run
+    parties = {name: sections[name] for name, sections in own.items()}
+    result = cvfl.train(cvfl.configure(**roles["server"], party=parties))
+    learnt(result.summary)
+
+
+def learnt(summary: dict[str, Any]) -> None:
+    assert summary["completed"]
+    assert 250 < summary["alignment"]["common"] < 390
+    assert summary["metrics"]["test"]["roc_auc"] > 0.75
+
+
+@pytest.mark.slow
+def test_three_organisations_start_on_one_machine(tmp_path: Path) -> None:
     folder = shutil.copytree(ROOT / "examples" / "three-organisations", tmp_path / "three")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     for path in folder.glob("*.toml"):
         path.write_text(path.read_text().replace(":8443", f":{port}"))
-    certificates = re.search(r"cvfl (certs certs .*)", (folder / "start.sh").read_text())
-    assert certificates  # made here, since a process that only makes them takes seconds to start
-    monkeypatch.chdir(folder)
-    assert CliRunner().invoke(app, shlex.split(certificates[1])).exit_code == 0
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "start.sh"], cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    summary = json.loads((folder / "runs" / "server-0" / "summary.json").read_text())
-    assert summary["completed"]
-    assert 250 < summary["alignment"]["common"] < 390
-    assert summary["metrics"]["test"]["roc_auc"] > 0.75
+    learnt(json.loads((folder / "runs" / "server-0" / "summary.json").read_text()))
     assert {path.name for path in (folder / "models").iterdir()} >= {"hospital.safetensors", "bank.preparation"}
