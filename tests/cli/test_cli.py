@@ -129,6 +129,23 @@ def test_ctrl_c_keeps_the_rounds_that_are_done(config: Path, tmp_path: Path, mon
     assert "stopped after 5 rounds" in output
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["rounds"], summary["completed"]) == (5, False)
+    monkeypatch.undo()
+    assert call("train", config, "--out", tmp_path / "whole")[0] == 0
+    code, output = call("train", config, "--out", tmp_path / "run", "--resume")
+    assert code == 0, output
+    again, whole = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("run", "whole"))
+    assert again["completed"]
+    assert (again["parameters"], again["bytes"]) == (whole["parameters"], whole["bytes"])
+
+
+def test_resume_without_a_run_that_was_stopped(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, output = call("train", config, "--resume")
+    assert code == 2
+    assert "--resume: no run" in output
+    code, output = call("train", config, "--resume", "--runtime", "grpc")
+    assert code == 2
+    assert "--resume is for runs in one process" in output
 
 
 def test_demo_shows_the_table_the_plot_and_writes_a_report(tmp_path: Path) -> None:

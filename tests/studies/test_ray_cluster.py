@@ -100,7 +100,7 @@ def test_ctrl_c_leaves_what_is_needed_to_go_on(address, tmp_path):
         command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=LOOPBACK
     )
     deadline = time.monotonic() + 120
-    while not list((out / "state").rglob("metrics.jsonl")):
+    while not list((out / "runs").rglob("state")):
         assert child.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.2)
@@ -108,12 +108,12 @@ def test_ctrl_c_leaves_what_is_needed_to_go_on(address, tmp_path):
     assert "stopped" in child.communicate(timeout=120)[1]
     assert child.returncode == 130
     assert not hashes(out)
-    assert list((out / "state").rglob("metrics.jsonl"))
+    assert list((out / "runs").rglob("state"))
     again = run(*arguments, "--resume")
     assert again.returncode == 0, again.stdout + again.stderr
     assert run("reproduce", study, "--out", tmp_path / "here").returncode == 0
     assert hashes(out) == hashes(tmp_path / "here")
-    assert not list((out / "state").rglob("metrics.jsonl"))
+    assert not list((out / "runs").rglob("state"))
 
 
 @needs_ray

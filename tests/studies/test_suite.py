@@ -77,7 +77,7 @@ def test_every_member_is_a_study_of_its_own(results, tmp_path):
         assert study.run["data"]["name"] == name
         assert "cvfl reproduce both.toml --preset cpu --seeds 2" in (results / name / "tables.md").read_text()
         assert (results / name / "report.html").stat().st_size > 10_000
-        assert not list((results / name / "state").rglob("*.safetensors"))
+        assert not list((results / name / "runs").rglob("state"))
     assert load_study(str(results / "wine" / "study.toml")).preset["cpu"].target == 0.6
     assert load_study(str(results / "breast_cancer" / "study.toml")).preset["cpu"].target == 0.8
     code, output = cvfl("report", results / "wine", "--out", tmp_path / "wine.html")
@@ -240,14 +240,14 @@ def test_a_suite_that_is_stopped_is_taken_up_again(tmp_path):
         assert command.communicate(timeout=60)[1] == "stopped\n"
         assert command.returncode == 130
         assert stopped_growing(out)
-    assert list((out / "wine" / "state").rglob("metrics.jsonl"))
+    assert list((out / "wine" / "runs").rglob("state"))
     written(tmp_path, rounds=4)
     with in_this_process():
         code, output = cvfl("reproduce", suite, "--out", out, "--seeds", 1, "--resume")
     assert code == 0, output
     assert "4 runs, 0 complete" in output
     assert table(out)["wine", "scalar b=2"][-2:] == ["one seed", "1"]
-    assert not list(out.rglob("state/**/metrics.jsonl"))
+    assert not list(out.rglob("state"))
 
 
 def test_seeds_come_one_after_the_other_in_all_members(tmp_path):
@@ -256,7 +256,7 @@ def test_seeds_come_one_after_the_other_in_all_members(tmp_path):
     assert [task.member for task in found[:4]] == ["wine"] * 2 + ["breast_cancer"] * 2
     assert found[2].label == "breast_cancer: none, seed 0"
     assert found[2].folder == tmp_path / "out" / "breast_cancer"
-    assert len({task.out for task in found} | {task.state for task in found}) == 16
+    assert len({task.out for task in found}) == 8
 
 
 def test_a_suite_changes_presets_key_by_key(tmp_path):

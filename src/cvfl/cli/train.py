@@ -20,6 +20,7 @@ from cvfl.federation.load import load_data
 from cvfl.federation.nvflare_simulator import train_nvflare
 from cvfl.federation.processes import train_grpc
 from cvfl.federation.train import train as run
+from cvfl.runs.directory import is_under_way
 
 
 class Runtime(StrEnum):
@@ -42,6 +43,9 @@ def train(
     emulate_latency: Annotated[
         float, typer.Option(min=0, metavar="MS", help="With --runtime grpc: add this round-trip time to the way.")
     ] = 0.0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a run that was stopped: that of --out, or the newest.")
+    ] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="Print JSON lines instead of a live display.")] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Write scalars for TensorBoard to this folder.")] = None,
 ) -> None:
@@ -54,11 +58,16 @@ def train(
         settings = load_config(config, change or [])
         if emulate_latency and runtime is not Runtime.GRPC:
             raise ConfigError("--emulate-latency needs --runtime grpc: in one process nothing travels")
-        target = out or free_path(Path("runs") / f"{config.stem}-{settings.seed}")
+        if resume and runtime is not Runtime.INPROCESS:
+            raise ConfigError(
+                "--resume goes on with runs in one process; `cvfl server` and `cvfl party` do so by themselves"
+            )
+        usual = Path("runs") / f"{config.stem}-{settings.seed}"
+        target = out or (_stopped(usual) if resume else free_path(usual))
         with observed(console, config.stem, log_json, tensorboard) as seen:
             match runtime:
                 case Runtime.INPROCESS:
-                    summary = _in_process(settings, target, seen)
+                    summary = _in_process(settings, target, seen, resume)
                 case Runtime.NVFLARE:
                     summary = train_nvflare(settings, target, config.stem, seen.round).summary
                 case Runtime.GRPC:
@@ -70,15 +79,27 @@ def train(
             console.print(line, highlight=False)
         console.print(f"{target}: summary.json, metrics.jsonl, report.html", highlight=False)
         if not summary["completed"]:
-            console.print(f"stopped after {summary['rounds']} rounds", highlight=False)
+            console.print(
+                f"stopped after {summary['rounds']} rounds; go on with: cvfl train {config} --resume --out {target}",
+                highlight=False,
+                soft_wrap=True,
+            )
             raise typer.Exit(130)
 
 
-def _in_process(config: RunConfig, out: Path, seen: Observer) -> dict[str, Any]:
+def _in_process(config: RunConfig, out: Path, seen: Observer, resume: bool) -> dict[str, Any]:
     loaded = load_data(config, seen.step)
     if loaded.aligned:
         seen.event(alignment_line(loaded.aligned))
-    return run(config, loaded, out=out, on_round=seen.round).summary
+    return run(config, loaded, out=out, on_round=seen.round, resume=resume).summary
+
+
+def _stopped(path: Path) -> Path:
+    """The newest of path, path-2, path-3, ... whose run was stopped."""
+    found = [one for one in path.parent.glob(f"{path.name}*") if is_under_way(one)]
+    if not found:
+        raise ConfigError(f"--resume: no run {path} was stopped; name its directory with --out")
+    return max(found, key=lambda one: one.stat().st_mtime)
 
 
 def free_path(path: Path) -> Path:

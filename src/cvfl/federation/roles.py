@@ -102,15 +102,13 @@ class ServerRun:
         summary = summarise(self.config, self.name, self.recipe(), history, rounds.meter, hashes, seconds)
         summary["alignment"] = record.alignment(self.role.aligned, self.role.setup_meter)
         summary["sent_again"] = rounds.sent_again
-        with record.RunDirectory(out) as directory:
-            for line in history:
-                directory.line(line)
-            directory.json("config.json", self.config.model_dump(mode="json"))
-            directory.json("summary.json", summary)
-            directory.parameters(models)
-            from cvfl.report.report import write_report  # noqa: PLC0415  matplotlib is slow to load
+        directory = record.RunDirectory(out, resume=True)  # a crash may have stopped it here before
+        directory.begin(self.config).replace(history)
+        directory.finish(summary, models)
+        from cvfl.report.report import write_report  # noqa: PLC0415  matplotlib is slow to load
 
-            write_report([directory.partial], directory.partial / "report.html")
+        write_report([out], out / "report.html")
+        directory.close(completed=True)
         shutil.rmtree(self.state, ignore_errors=True)
         return RunResult(summary, history, models, out)
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,20 @@ from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
 from cvfl.data.tables.organisation import Assembled
 from cvfl.federation.build import Federation, make_federation, recipe_for
-from cvfl.federation.keep import Keep
 from cvfl.federation.load import Loaded, load_data
 from cvfl.privacy.account import check_accountant
 from cvfl.protocol.metrics import headline
 from cvfl.protocol.recipe import MakeModel
-from cvfl.runs import directory as record
+from cvfl.runs.directory import RunDirectory, alignment, fingerprint, round_line
+from cvfl.runs.journal import Journal
 from cvfl.runs.progress import Progress
 from cvfl.runs.summary import summarise
 from cvfl.runtime import Meter, rounds
+from cvfl.runtime.checkpoint import Checkpoints
+from cvfl.runtime.round import between_rounds, take_up
+
+KEEP_SECONDS = 30.0
+"""How much work a stop may cost: the state of all roles is kept that often."""
 
 
 @dataclass(frozen=True)
@@ -44,32 +48,113 @@ def train(
     on_round: Callable[[Progress], None] = lambda progress: None,
     models: Sequence[MakeModel] | None = None,
     server_model: MakeModel | None = None,
-    keep: Keep | None = None,
+    resume: bool = False,
+    keep_seconds: float = KEEP_SECONDS,
     workers: int | None = None,
     noise_secrets: Mapping[str, bytes] | None = None,
 ) -> RunResult:
     """Train as configured, on own data and models if given; with `out` the run directory is written.
 
     With noise each party draws a secret of its own; a run with given ones, 32 bytes a name, can be repeated.
-    Ctrl-C ends the run after its last full round; a run with `keep` is taken up again by the same call instead.
+    Ctrl-C ends a run after its last full round. One with `out` keeps the state of all roles now and then: the same call
+    with `resume` goes on with it, however it was stopped, and ends in the same bits.
     """
     check_accountant(config.privacy.noise)
+    directory = RunDirectory(out, resume) if out else None
     loaded = _loaded(config, data)
-    recipe = recipe_for(config, loaded.data, models, server_model)
-    federation = make_federation(recipe, loaded.data, noise_secrets=noise_secrets)
-    name = name or config.compressor
-    if out is None:
-        return _train(config, federation, loaded, name, on_round, keep, workers)
-    with record.RunDirectory(out) as directory:
-        result = _train(config, federation, loaded, name, on_round, keep, workers, directory)
-        directory.json("config.json", config.model_dump(mode="json"))
-        directory.json("summary.json", result.summary)
-        directory.parameters(result.models)
-        directory.preparations(loaded.assembled.preparations)
+    federation = make_federation(
+        recipe_for(config, loaded.data, models, server_model), loaded.data, False, noise_secrets
+    )
+    run = _Run(config, federation, loaded, name or config.compressor, directory, keep_seconds)
+    try:
+        for progress in run.rounds(workers):
+            on_round(progress)
+    except KeyboardInterrupt:
+        if not run.history:
+            run.close()
+            raise
+    except BaseException:
+        run.close()
+        raise
+    return run.finished()
+
+
+class _Run:
+    """A run of all roles in one process while it goes on: its lines, the state that it keeps, and its end."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        federation: Federation,
+        loaded: Loaded,
+        name: str,
+        directory: RunDirectory | None,
+        keep_seconds: float,
+    ) -> None:
+        self._config, self._federation, self._loaded, self._name = config, federation, loaded, name
+        self._directory, self._seconds, self._last = directory, keep_seconds, time.monotonic()
+        self._meter, self.history = Meter(), list[dict[str, Any]]()
+        self._journal: Journal | None = None
+        if directory:
+            self._journal = directory.begin(config)
+            self._checkpoints = Checkpoints(directory.state)
+            self._restore(self._journal)
+
+    def _restore(self, journal: Journal) -> None:
+        """Go back to the newest state that there is, if any, of which all lines are there."""
+        server, parties = self._federation.roles
+        kept = [t0 for t0 in self._checkpoints.rounds() if t0 <= len(journal.lines)]
+        if kept:
+            state = self._checkpoints.load(kept[-1])
+            take_up(state, server, self._meter)
+            for party in parties:
+                party.load_state_dict(state["parties"][party.m])
+        journal.back(server.t0)
+        self.history += journal.lines
+
+    def rounds(self, workers: int | None) -> Iterator[Progress]:
+        """Run on to the end, round by round."""
+        plan, names = self._federation.plan, self._federation.recipe.names
+        for report in rounds(*self._federation.roles, self._meter, workers, self._settled):
+            line = round_line(report, plan, self._meter, names)
+            self.history.append(line)
+            if self._journal:
+                self._journal.append(line)
+            yield Progress(report, plan.rounds, self._meter.total(), headline(plan.loss))
+
+    def _settled(self) -> None:
+        """Between two rounds: keep the state of all roles if the last one is old enough."""
+        if self._directory is None or time.monotonic() - self._last < self._seconds:
+            return
+        self._last = time.monotonic()
+        server, parties = self._federation.roles
+        state = between_rounds(server, self._meter) | {"parties": {party.m: party.state_dict() for party in parties}}
+        self._checkpoints.save(server.t0, state)
+
+    def close(self) -> None:
+        """The run was stopped by an error."""
+        if self._directory:
+            self._directory.close(completed=False)
+
+    def finished(self) -> RunResult:
+        """Write down how the run ended."""
+        federation, history = self._federation, self.history
+        models = {"server": federation.server.model} | {party.holding.name: party.model for party in federation.parties}
+        hashes = {role: fingerprint(model) for role, model in models.items()}
+        seconds = sum(line["seconds"] for line in history)
+        summary = summarise(self._config, self._name, federation.recipe, history, self._meter, hashes, seconds)
+        summary |= {
+            "classes": list(self._loaded.assembled.classes),
+            "alignment": alignment(self._loaded.aligned, self._loaded.alignment_traffic),
+        }
+        if self._directory is None:
+            return RunResult(summary, history, models)
+        self._directory.finish(summary, models, self._loaded.assembled.preparations)
         from cvfl.report.report import write_report  # noqa: PLC0415  matplotlib is slow to load
 
-        write_report([directory.partial], directory.partial / "report.html")
-    return RunResult(result.summary, result.history, result.models, out)
+        write_report([self._directory.path], self._directory.path / "report.html")
+        self._directory.close(summary["completed"])
+        return RunResult(summary, history, models, self._directory.path)
 
 
 def _loaded(config: RunConfig, data: VerticalData | Loaded | None) -> Loaded:
@@ -80,47 +165,3 @@ def _loaded(config: RunConfig, data: VerticalData | Loaded | None) -> Loaded:
             return Loaded(Assembled(data))
         case Loaded():
             return data
-
-
-def _train(
-    config: RunConfig,
-    federation: Federation,
-    loaded: Loaded,
-    name: str,
-    on_round: Callable[[Progress], None],
-    keep: Keep | None,
-    workers: int | None,
-    directory: record.RunDirectory | None = None,
-) -> RunResult:
-    plan, names, meter = federation.plan, federation.recipe.names, Meter()
-    history: list[dict[str, Any]] = []
-    on_settled: Callable[[], None] = lambda: None  # noqa: E731
-    if keep:
-        keep.restore(federation, meter)
-        history += keep.journal.lines
-        on_settled = partial(keep.settled, federation, meter)
-    if directory:
-        for line in history:
-            directory.line(line)
-    began = time.perf_counter()
-    try:
-        for report in rounds(*federation.roles, meter, workers, on_settled):
-            line = record.round_line(report, plan, meter, names)
-            history.append(line)
-            if keep:
-                keep.journal.append(line)
-            if directory:
-                directory.line(line)
-            on_round(Progress(report, plan.rounds, meter.total(), headline(plan.loss)))
-    except KeyboardInterrupt:
-        if keep or not history:
-            raise
-    models = {"server": federation.server.model} | {party.holding.name: party.model for party in federation.parties}
-    hashes = {role: record.fingerprint(model) for role, model in models.items()}
-    seconds = time.perf_counter() - began if not keep else sum(line["seconds"] for line in history)
-    summary = summarise(config, name, federation.recipe, history, meter, hashes, seconds)
-    summary |= {
-        "classes": list(loaded.assembled.classes),
-        "alignment": record.alignment(loaded.aligned, loaded.alignment_traffic),
-    }
-    return RunResult(summary, history, models)

@@ -1,14 +1,12 @@
 """What a run leaves: its directory with configuration, metrics, summary, parameters and report.
 
-    RUN/config.json         the configuration as it was understood
-    RUN/metrics.jsonl       one line a round; evaluations and measured errors on the rounds that have them
-    RUN/summary.json        the figures that people quote
-    RUN/parameters/         final parameters, one .safetensors a role; how a party's columns became numbers
-    RUN/report.html         the same for the eye
-    RUN/audit.json          what a curious role could learn, once `cvfl audit` was there
-
-It is written under a temporary name beside its place and moved there when complete, so a run that fails
-leaves nothing behind.
+RUN/config.json         the configuration as it was understood
+RUN/metrics.jsonl       one line a round; evaluations and measured errors on the rounds that have them
+RUN/summary.json        the figures that people quote
+RUN/parameters/         final parameters, one .safetensors a role; how a party's columns became numbers
+RUN/report.html         the same for the eye
+RUN/audit.json          what a curious role could learn, once `cvfl audit` was there
+RUN/state/              what a run that is not complete needs to be taken up again
 """
 
 from __future__ import annotations
@@ -20,67 +18,86 @@ import shutil
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
 from safetensors.torch import save
 from torch import nn
 
+from cvfl.config.schema import RunConfig
 from cvfl.data.tables.prepare import Preparation
 from cvfl.errors import ConfigError, writing
 from cvfl.privacy import Aligned
 from cvfl.protocol import Measured, Plan
+from cvfl.runs.journal import Journal
 from cvfl.runtime import Meter, RoundReport, Traffic
 
 
 class RunDirectory:
-    """Writes a run directory; as a context manager it removes what an error leaves half-written."""
+    """Writes a run directory where it will be, so that a run can be followed, and taken up again after a stop.
 
-    def __init__(self, path: Path) -> None:
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise ConfigError(f"{path} exists already; choose another --out or remove it")
-        self.path = path
-        self.partial = path.with_name(f".{path.name}.partial")
-        self._lines: Any = None
+    `state/` is there as long as the run is not complete. With `resume` a directory that has one is gone on with.
+    """
 
-    def __enter__(self) -> RunDirectory:
-        shutil.rmtree(self.partial, ignore_errors=True)
+    def __init__(self, path: Path, resume: bool = False) -> None:
+        used = path.exists() and (not path.is_dir() or any(path.iterdir()))
+        self.path, self.state, self.begun = path, path / "state", used and is_under_way(path)
+        if used and not (resume and self.begun):
+            hint = "; --resume goes on with it" if self.begun else ""
+            raise ConfigError(f"{path} exists already; choose another --out or remove it{hint}")
+
+    def begin(self, config: RunConfig) -> Journal:
+        """Make the directory, or check that it is of this configuration; the lines of its metrics.jsonl."""
+        if self.begun and (key := differing(self.path, config)):
+            raise ConfigError(f"{self.path} was begun with another configuration: {key} differs")
         with writing(self.path):
-            self.partial.mkdir(parents=True)
-        self._lines = (self.partial / "metrics.jsonl").open("w", encoding="utf-8")
-        return self
+            self.state.mkdir(parents=True, exist_ok=True)
+            self._json("config.json", config.model_dump(mode="json"))
+            return Journal(self.path / "metrics.jsonl")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    def finish(
+        self,
+        summary: Mapping[str, Any],
+        models: Mapping[str, nn.Module],
+        preparations: Mapping[str, Preparation] | None = None,
     ) -> None:
-        self._lines.close()
-        if kind is not None:
-            shutil.rmtree(self.partial, ignore_errors=True)
-            return
-        if self.path.exists():
-            self.path.rmdir()
-        self.partial.rename(self.path)
+        """Write what a run leaves at its end: each role's model, how columns became numbers, and the summary."""
+        folder = self.path / "parameters"
+        with writing(self.path):
+            folder.mkdir(exist_ok=True)
+            for name, model in models.items():
+                (folder / f"{name}.safetensors").write_bytes(serialised(model))
+            for name, preparation in (preparations or {}).items():
+                preparation.save(folder / f"{name}.preparation")
+            self._json("summary.json", summary)
 
-    def line(self, values: Mapping[str, Any]) -> None:
-        """Append a line to metrics.jsonl; a reader sees it at once."""
-        print(json.dumps(values), file=self._lines, flush=True)
+    def close(self, completed: bool) -> None:
+        """The run is over. One that is not complete and has kept nothing to go on from leaves nothing behind."""
+        if completed:
+            shutil.rmtree(self.state, ignore_errors=True)
+        elif not (self.path / "summary.json").exists() and not any(self.state.rglob("round-*")):
+            shutil.rmtree(self.path, ignore_errors=True)
 
-    def json(self, name: str, values: Mapping[str, Any]) -> None:
-        """Write a JSON file."""
-        (self.partial / name).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    def _json(self, name: str, values: Mapping[str, Any]) -> None:
+        partial = self.path / f".{name}.partial"
+        partial.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        partial.replace(self.path / name)
 
-    def parameters(self, models: Mapping[str, nn.Module]) -> None:
-        """Write each role's final model."""
-        folder = self.partial / "parameters"
-        folder.mkdir()
-        for name, model in models.items():
-            (folder / f"{name}.safetensors").write_bytes(serialised(model))
 
-    def preparations(self, preparations: Mapping[str, Preparation]) -> None:
-        """Write how each party's columns became numbers, beside its model."""
-        for name, preparation in preparations.items():
-            preparation.save(self.partial / "parameters" / f"{name}.preparation")
+def is_under_way(path: Path) -> bool:
+    """Whether this is the directory of a run that is not complete: it still has its state."""
+    return (path / "state").is_dir()
+
+
+def differing(path: Path, config: RunConfig) -> str | None:
+    """A key in which the configuration of a run that was begun differs; how roles reach each other may."""
+    try:
+        known = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None  # it was stopped before it was written
+    values = config.model_dump(mode="json")
+    keys = sorted((values.keys() | known.keys()) - {"network"})
+    return next((key for key in keys if values.get(key) != known.get(key)), None)
 
 
 def serialised(model: nn.Module) -> bytes:

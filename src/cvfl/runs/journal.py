@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,11 @@ class Journal:
 
     def back(self, t0: int) -> None:
         """Forget the rounds from t0 on."""
-        self.lines = [line for line in self.lines if line["round"] < t0]
+        self.replace([line for line in self.lines if line["round"] < t0])
+
+    def replace(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Have these lines instead, whole or not at all."""
+        self.lines = list(lines)
         partial = self.path.with_suffix(".partial")
         partial.write_text("".join(json.dumps(line) + "\n" for line in self.lines), encoding="utf-8")
         partial.replace(self.path)

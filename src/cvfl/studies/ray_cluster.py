@@ -57,20 +57,19 @@ def run_on_ray(
     """Run tasks on a `connected` cluster; each is given back when it is complete. An error in one ends all."""
     board = ray.remote(num_cpus=0)(Board).remote()
     start = ray.remote(num_cpus=1)(_run)
-    running = {start.remote(n, task.anywhere(), packed(task.state), board): n for n, task in enumerate(waiting)}
+    running = {start.remote(n, task.anywhere(), packed(task.out), board): n for n, task in enumerate(waiting)}
     try:
         while running:
             done, _ = ray.wait(list(running), timeout=0.5)
             for n, state in ray.get(board.take.remote()).items():
                 if n in running.values():
-                    unpacked(state, waiting[n].state)
+                    unpacked(state, waiting[n].out)
             on_tick()
             for reference in done:
                 task = waiting[running.pop(reference)]
                 data, machine = _result(ray, reference)
                 unpacked(data, task.out)
                 on_machine(task, machine)
-                shutil.rmtree(task.state, ignore_errors=True)
                 yield task
     except BaseException:
         for reference in running:
@@ -120,9 +119,9 @@ def unpacked(data: bytes, folder: Path) -> None:
 def _run(n: int, task: Task, state: bytes, board: Any) -> tuple[bytes, Machine]:
     """On a machine of the cluster: run the task in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="cvfl-") as folder:
-        here = replace(task, out=Path(folder) / "run", state=Path(folder) / "state")
+        here = replace(task, out=Path(folder) / "run")
         if state:
-            unpacked(state, here.state)
+            unpacked(state, here.out)
         last = 0.0
 
         def send(_: object) -> None:
@@ -130,7 +129,7 @@ def _run(n: int, task: Task, state: bytes, board: Any) -> tuple[bytes, Machine]:
             nonlocal last
             if time.monotonic() - last >= EVERY:
                 last = time.monotonic()
-                board.put.remote(n, packed(here.state))
+                board.put.remote(n, packed(here.out))
 
         run_task(here, send)
         return packed(here.out), Machine.this()

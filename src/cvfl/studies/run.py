@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -12,9 +13,9 @@ from multiprocessing.process import BaseProcess
 import torch
 
 from cvfl.config.schema import RunConfig
-from cvfl.federation.keep import Keep
 from cvfl.federation.load import Loaded, load_data
 from cvfl.federation.train import train
+from cvfl.runs.directory import differing, is_under_way
 from cvfl.runs.progress import Progress
 from cvfl.studies.study import Task
 
@@ -22,9 +23,9 @@ from cvfl.studies.study import Task
 def run_task(task: Task, on_round: Callable[[Progress], None] = lambda progress: None) -> str:
     """Run one task to its end, taking up what is kept of it; one thread, so that runs side by side do not fight."""
     torch.set_num_threads(1)
-    keep = Keep(task.state)
-    train(task.config, _data(task.config), task.out, task.cell, on_round, keep=keep, workers=1)
-    keep.forget()
+    if is_under_way(task.out) and differing(task.out, task.config):
+        shutil.rmtree(task.out)  # of a study as it was before it was changed
+    train(task.config, _data(task.config), task.out, task.cell, on_round, resume=True, workers=1)
     return task.cell
 
 

@@ -1,8 +1,7 @@
 """A study: one TOML with the settings that are compared (cells), at the sizes they are run at (presets), over seeds.
 
 OUT/study.toml, study.json   the study as it was run; preset, command and machine
-OUT/runs/CELL/seed-N/        run directories, complete ones only
-OUT/state/                   what unfinished runs need to be taken up again
+OUT/runs/CELL/seed-N/        run directories; one that is not complete has its state, and is taken up again
 OUT/latency.jsonl            seconds of rounds over gRPC, of studies of latency
 OUT/tables.md, report.html, figures/*.svg
 
@@ -27,6 +26,7 @@ from cvfl.config.files import parse_config
 from cvfl.config.schema import RunConfig
 from cvfl.data.sets.catalogue import READERS
 from cvfl.errors import ConfigError, suggest
+from cvfl.runs.directory import is_under_way
 from cvfl.runs.journal import last_line
 from cvfl.types import Section
 
@@ -225,7 +225,6 @@ class Task:
     seed: int
     config: RunConfig
     out: Path
-    state: Path
     member: str = ""
 
     @property
@@ -247,14 +246,14 @@ class Task:
     @property
     def complete(self) -> bool:
         """Whether it has run to its end."""
-        return (self.out / "summary.json").exists()
+        return (self.out / "summary.json").exists() and not is_under_way(self.out)
 
     @property
     def share(self) -> float:
         """How much of it is done, as recorded by whoever runs it."""
         if self.complete:
             return 1.0
-        line = last_line(self.state / "metrics.jsonl")
+        line = last_line(self.out / "metrics.jsonl")
         if line is None:
             return 0.0
         rounds, epochs = self.config.rounds, self.config.epochs
@@ -290,7 +289,7 @@ def tasks(study: Study, preset: str, seeds: int | None, data: Path, out: Path) -
                 values = merged(values, {"data": {"path": str(data / name)}})
             config = parse_config(values, f"{study.title}, {cell.name}")
             place = Path(slug(cell.name)) / f"seed-{seed}"
-            found.append(Task(cell.name, seed, config, out / "runs" / place, out / "state" / place))
+            found.append(Task(cell.name, seed, config, out / "runs" / place))
     return found
 
 
