@@ -59,9 +59,7 @@ def train(
         if emulate_latency and runtime is not Runtime.GRPC:
             raise ConfigError("--emulate-latency needs --runtime grpc: in one process nothing travels")
         if resume and runtime is not Runtime.INPROCESS:
-            raise ConfigError(
-                "--resume goes on with runs in one process; `cvfl server` and `cvfl party` do so by themselves"
-            )
+            raise ConfigError("--resume is for runs in one process; `cvfl server` and `cvfl party` go on by themselves")
         usual = Path("runs") / f"{config.stem}-{settings.seed}"
         target = out or (_stopped(usual) if resume else free_path(usual))
         with observed(console, config.stem, log_json, tensorboard) as seen:
