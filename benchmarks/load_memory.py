@@ -26,7 +26,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import torch
 
-import cvfl
+from cvfl.config.files import parse_config
 from cvfl.data.tables.sources import Source, open_table
 from cvfl.federation.load import load_data
 from cvfl.rng import stream
@@ -83,7 +83,7 @@ def load(path: Path) -> Load:
 def prepare(path: Path, columns: int) -> Load:
     """Load a table all the way to the training and test rows of a party, in this process."""
     party = {"bank": {"table": str(path), "label": f"x{columns - 1}"}}
-    config = cvfl.configure(data={"alignment": "aligned"}, step_size={"eta": 0.1}, epochs=1, party=party)
+    config = parse_config({"data": {"alignment": "aligned"}, "step_size": {"eta": 0.1}, "epochs": 1, "party": party})
     before = memory("VmRSS")
     started = time.perf_counter()
     data = load_data(config).data

@@ -1,23 +1,21 @@
 """Compressed vertical federated learning: one model across organisations that hold different columns.
 
-import cvfl
+    >>> import cvfl
+    >>> federation = cvfl.Federation.from_data_set("wine", parties=2)
+    >>> federation.parties
+    ('hospital', 'bank')
+    >>> run = federation.fit(epochs=40, step_size={"eta": 0.01}, seed=1)
+    >>> run.metrics.test.accuracy > 0.9
+    True
+    >>> run.bytes.total < 2_000_000
+    True
 
-result = cvfl.train(cvfl.configure(data={"name": "digits"}, step_size={"eta": 0.1}, epochs=20))
-print(result.summary["metrics"]["test"])
+Own tables: `Federation.from_frames`. A configuration file: `Federation.from_config`. A recorded run: `load_run`.
 """
 
-from typing import Any
-
-from cvfl.config.files import load_config, parse_config
-from cvfl.config.schema import RunConfig
-from cvfl.data import VerticalData, load
-from cvfl.federation.train import RunResult, train
+from cvfl.api.federation import Federation, Round
+from cvfl.api.run import Bytes, Metrics, Run, Scores, load_run
 
 __version__ = "0.1.0"
 
-__all__ = ["RunConfig", "RunResult", "VerticalData", "configure", "load", "load_config", "train"]
-
-
-def configure(**values: Any) -> RunConfig:
-    """A checked configuration from keyword arguments, with the keys of the TOML file."""
-    return parse_config(values)
+__all__ = ["Bytes", "Federation", "Metrics", "Round", "Run", "Scores", "load_run"]

@@ -6,14 +6,15 @@ import time
 
 import pytest
 
-import cvfl
 from cvfl.advise.candidates import AUTO, CANDIDATES, LOCAL_ITERATIONS, NONE, Setting, candidate, settings
 from cvfl.advise.forecast import Network, forecast
 from cvfl.advise.judge import advise, best, judge
 from cvfl.advise.trials import Calibration, Effort, Trials, calibrate
+from cvfl.config.files import parse_config
 from cvfl.errors import ConfigError, CvflError
 from cvfl.federation.build import recipe_for
 from cvfl.federation.load import load_data
+from cvfl.federation.train import train
 from cvfl.protocol import Loss, Plan, StepSize
 
 LAN = Network(bandwidth=1e9, latency=1e-4)
@@ -22,7 +23,7 @@ SCALAR, LATTICE, TOPK = candidate("scalar:bits=2"), candidate("lattice:bits=3"),
 
 def digits(**changes):
     values = {"data": {"name": "digits"}, "step_size": {"eta": 0.1}, "batch_size": 128, "local_iterations": 4}
-    return cvfl.configure(**(values | {"epochs": 4} | changes))
+    return parse_config(values | {"epochs": 4} | changes)
 
 
 def ticks():
@@ -71,7 +72,7 @@ class TestCandidates:
 class TestCalibration:
     def test_loss_and_bytes_are_those_of_training(self, data):
         config = digits(compressor="topk:bits=4", rounds=14, epochs=None)
-        history = cvfl.train(config, data).history
+        history = train(config, data).history
         seen = calibrate(config, data, 14, ticks())
         assert list(seen.losses) == [line["loss"] for line in history]
         for key, sent in (("up", seen.up), ("down", seen.down)):
@@ -209,7 +210,7 @@ class TestPlan:
         rows = [advice.best, *(one for one in advice.rows if one.setting.Q == 4)]
         for one in rows:
             config = one.setting.of(digits(epochs=3), one.forecast.rounds)
-            sent = cvfl.train(config, data).summary["bytes"]
+            sent = train(config, data).summary["bytes"]
             predicted = (one.forecast.sent.up, one.forecast.sent.down, one.forecast.evaluation)
             assert predicted == (sent["up"], sent["down"], sent["evaluation"]), one.setting
 
@@ -217,7 +218,7 @@ class TestPlan:
         config = digits(compressor="auto", server_compressor="auto", batch_size=128, local_iterations=10, epochs=20)
         seen = calibrate(config, data, 33, ticks())
         cost = forecast(seen, recipe_for(config, data).plan, LAN, AUTO.falling)
-        sent = cvfl.train(config, data).summary["bytes"]
+        sent = train(config, data).summary["bytes"]
         assert cost.sent.total == pytest.approx(sent["up"] + sent["down"], rel=0.2)
         constant = forecast(seen, recipe_for(config, data).plan, LAN)
         assert constant.sent.total > 1.2 * cost.sent.total
@@ -225,7 +226,7 @@ class TestPlan:
     def test_a_few_rounds_already_tell_the_bytes(self, data):
         config = digits(compressor="lattice:bits=3", server_compressor="scalar:bits=8", rounds=40, epochs=None)
         cost = forecast(calibrate(config, data, 4, ticks()), recipe_for(config, data).plan, LAN)
-        sent = cvfl.train(config, data).summary["bytes"]
+        sent = train(config, data).summary["bytes"]
         assert cost.sent.up == pytest.approx(sent["up"], rel=0.01)
         assert cost.sent.down == pytest.approx(sent["down"], rel=0.02)
         assert cost.evaluation == sent["evaluation"]

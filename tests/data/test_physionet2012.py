@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-import cvfl
+from cvfl.config.files import parse_config
+from cvfl.data import VerticalData
 from cvfl.data.sets.physionet2012 import FILES, load_physionet2012
 from cvfl.errors import DataError
+from cvfl.federation.train import train
 
 DESCRIPTORS = ("00:00,Age,70", "00:00,Gender,0", "00:00,Height,-1", "00:00,ICUType,4", "00:00,Weight,80")
 SET_A = {
@@ -48,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
     return write(tmp_path / "challenge")
 
 
-def feature(data: cvfl.VerticalData, party: str, place: int, row: int = 0) -> list[float]:
+def feature(data: VerticalData, party: str, place: int, row: int = 0) -> list[float]:
     values: list[float] = data.train[data.names.index(party)][torch.tensor([row])][0, :, place].tolist()
     return values
 
@@ -198,30 +200,32 @@ def test_an_absent_file_says_where_it_is_to_be_had(folder: Path, name: str, file
 
 
 @pytest.fixture(scope="module")
-def real() -> cvfl.VerticalData:
+def real() -> VerticalData:
     folder = Path(os.environ.get("CVFL_DATA", "")) / "physionet2012"
     if "CVFL_DATA" not in os.environ or not folder.is_dir():
         pytest.skip("CVFL_DATA names no folder with physionet2012")
     return load_physionet2012(folder)
 
 
-def test_the_published_sets_are_read_whole(real: cvfl.VerticalData) -> None:
+def test_the_published_sets_are_read_whole(real: VerticalData) -> None:
     assert [tuple(part.shape) for part in (*real.train, *real.test)] == [(4000, 48, 19)] * 8
     assert int(real.train_labels.sum()) == 554
     assert int(real.test_labels.sum()) == 568
 
 
 @pytest.mark.slow
-def test_four_parties_learn_to_foresee_death(real: cvfl.VerticalData) -> None:
-    config = cvfl.configure(
-        data={"name": "physionet2012"},
-        epochs=5,
-        batch_size=128,
-        local_iterations=5,
-        compressor="identity",
-        server_compressor="identity",
-        step_size={"eta": 0.03},
-        optimizer={"name": "sgd", "momentum": 0.9},
-        party_model={"name": "lstm", "width": 16},
+def test_four_parties_learn_to_foresee_death(real: VerticalData) -> None:
+    config = parse_config(
+        {
+            "data": {"name": "physionet2012"},
+            "epochs": 5,
+            "batch_size": 128,
+            "local_iterations": 5,
+            "compressor": "identity",
+            "server_compressor": "identity",
+            "step_size": {"eta": 0.03},
+            "optimizer": {"name": "sgd", "momentum": 0.9},
+            "party_model": {"name": "lstm", "width": 16},
+        }
     )
-    assert cvfl.train(config, real).summary["metrics"]["test"]["roc_auc"] >= 0.82
+    assert train(config, real).summary["metrics"]["test"]["roc_auc"] >= 0.82

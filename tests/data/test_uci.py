@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-import cvfl
+from cvfl.config.files import load_config
+from cvfl.data import load
 from cvfl.data.sets.catalogue import NamedSet, load_named
 from cvfl.errors import ConfigError, CvflError, DataError
+from cvfl.federation.train import train
 from cvfl.protocol import Loss
 
 SPELLED = ["LIMIT_BAL", "SEX", "EDUCATION", "MARRIAGE", "AGE", "PAY_0", "PAY_2", "PAY_3", "PAY_4", "PAY_5", "PAY_6"]
@@ -31,7 +33,7 @@ def credit(folder: Path, rows: int = 60, *, coded: bool = True) -> np.ndarray:
 @pytest.mark.parametrize("coded", [True, False])
 def test_credit_default(tmp_path, coded):
     table = credit(tmp_path, coded=coded)
-    data = cvfl.load("credit_default", path=tmp_path)
+    data = load("credit_default", path=tmp_path)
     assert data.names == ("bank", "bureau", "shop", "registry")
     assert data.loss is Loss.BINARY
     assert [rows.shape[1] for rows in data.train] == [7, 6, 6, 2 * 3 + 1]
@@ -44,7 +46,7 @@ def test_credit_default(tmp_path, coded):
 
 def test_the_split_of_credit_default_belongs_to_ids_and_seed(tmp_path):
     credit(tmp_path)
-    one, two, other = (cvfl.load("credit_default", path=tmp_path, seed=seed) for seed in (1, 1, 2))
+    one, two, other = (load("credit_default", path=tmp_path, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(one.train[0], two.train[0])
     assert one.train[0].shape != other.train[0].shape or not torch.equal(one.train[0], other.train[0])
 
@@ -77,10 +79,10 @@ def test_a_line_of_adult_that_is_cut(tmp_path):
     adult(tmp_path)
     (tmp_path / "adult.test").write_text("|1x3\n25, Private\n")
     with pytest.raises(DataError, match=r"adult\.test: line 2 has 2 values, not 15"):
-        cvfl.load("adult", path=tmp_path)
+        load("adult", path=tmp_path)
     (tmp_path / "adult.test").write_text("\n")
     with pytest.raises(DataError, match=r"adult\.test: no rows"):
-        cvfl.load("adult", path=tmp_path)
+        load("adult", path=tmp_path)
 
 
 def mfeat(folder: Path, rows: int = 2000) -> None:
@@ -91,7 +93,7 @@ def mfeat(folder: Path, rows: int = 2000) -> None:
 
 def test_mfeat_has_six_views(tmp_path):
     mfeat(tmp_path)
-    data = cvfl.load("mfeat", path=tmp_path)
+    data = load("mfeat", path=tmp_path)
     assert [rows.shape[1] for rows in data.train] == [76, 216, 64, 240, 47, 6]
     assert data.outputs == 10
     assert len(data.train_labels) + len(data.test_labels) == 2000
@@ -102,22 +104,22 @@ def test_mfeat_that_is_cut(tmp_path):
     mfeat(tmp_path)
     (tmp_path / "mfeat-mor").write_text("1 2 3 4 5 6\n1 2\n")
     with pytest.raises(DataError, match="mfeat-mor"):
-        cvfl.load("mfeat", path=tmp_path)
+        load("mfeat", path=tmp_path)
     (tmp_path / "mfeat-mor").write_text("1 2 3 4 5 6\n")
     with pytest.raises(DataError, match="1 rows, not 2,000"):
-        cvfl.load("mfeat", path=tmp_path)
+        load("mfeat", path=tmp_path)
 
 
 @pytest.mark.parametrize("name", ["credit_default", "adult", "mfeat"])
 def test_what_is_missing_is_named(tmp_path, name):
     with pytest.raises(CvflError, match="is not there"):
-        cvfl.load(name, path=tmp_path)
+        load(name, path=tmp_path)
     with pytest.raises(CvflError, match=r"data\.path: there is no folder"):
-        cvfl.load(name, path=tmp_path / "no")
+        load(name, path=tmp_path / "no")
     with pytest.raises(ConfigError, match=r"data\.path: say where the files"):
-        cvfl.load(name)
+        load(name)
     with pytest.raises(ConfigError, match=r"data\.parties: .* parties, not 3"):
-        cvfl.load(name, parties=3, path=tmp_path)
+        load(name, parties=3, path=tmp_path)
 
 
 REAL = Path(os.environ.get("CVFL_DATA", ""))
@@ -129,6 +131,6 @@ AUC = {"credit_default": 0.76, "adult": 0.90}
 def test_an_uncompressed_run_on_the_real_table_learns(name):
     if not os.environ.get("CVFL_DATA") or not (REAL / name).is_dir():
         pytest.skip(f"set CVFL_DATA to a folder with {name}")
-    config = cvfl.load_config(Path(__file__).parents[2] / "examples" / f"{name}.toml", [f"data.path={REAL / name}"])
+    config = load_config(Path(__file__).parents[2] / "examples" / f"{name}.toml", [f"data.path={REAL / name}"])
     assert config.compressor == config.server_compressor == "identity"
-    assert cvfl.train(config).summary["metrics"]["test"]["roc_auc"] >= AUC[name]
+    assert train(config).summary["metrics"]["test"]["roc_auc"] >= AUC[name]

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-import cvfl
-from cvfl.data import register
+from cvfl.data import load, register
 from cvfl.data.sets.catalogue import READERS
 from cvfl.errors import ConfigError, DataError
 from cvfl.models import party_model, register_party_model, server_model
@@ -70,14 +69,14 @@ def test_a_registered_data_set_is_one_like_all_others(data_sets, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     assert run("adding-a-data-set.md", 1)["result"].summary["metrics"]["test"]["roc_auc"] > 0.8
     assert "roc_auc" in capsys.readouterr().out
-    data = cvfl.load("sensors", path="data/sensors")
+    data = load("sensors", path="data/sensors")
     assert data.names == ("site1", "site2", "site3")
     assert (len(data.test_labels), len(data.train_labels)) == (75, 225)
     with pytest.raises(DataError, match=r"sensors\.csv: no such file"):
-        cvfl.load("sensors", path=tmp_path)
+        load("sensors", path=tmp_path)
     with pytest.raises(ConfigError, match="say where the files of sensors are"):
-        cvfl.load("sensors")
+        load("sensors")
     with pytest.raises(ConfigError, match=r"data\.name: unknown data set 'sensor'; did you mean 'sensors'"):
-        cvfl.load("sensor")
+        load("sensor")
     with pytest.raises(ConfigError, match="the data set name 'sensors' is taken by"):
         register("sensors", READERS["digits"])

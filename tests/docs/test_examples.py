@@ -18,6 +18,8 @@ from typer.testing import CliRunner
 
 import cvfl
 from cvfl.cli import app
+from cvfl.config.files import load_config, parse_config
+from cvfl.federation.train import train
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,7 +37,7 @@ def test_the_readme_shows_the_quickstart() -> None:
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("examples/**/*.toml")), ids=lambda path: path.stem)
 def test_the_example_configurations_are_valid(path: Path) -> None:
-    config = cvfl.load_config(path)
+    config = load_config(path)
     assert config.data.name or config.party
 
 
@@ -77,7 +79,7 @@ def test_three_organisations_agree_and_learn(tmp_path: Path, monkeypatch: pytest
     for values in roles.values():
         assert values == roles["server"]  # the terms of the run
     parties = {name: sections[name] for name, sections in own.items()}
-    result = cvfl.train(cvfl.configure(**roles["server"], party=parties))
+    result = train(parse_config(roles["server"] | {"party": parties}))
     learnt(result.summary)
 
 

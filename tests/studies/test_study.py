@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from cvfl.config.files import merged
 from cvfl.errors import ConfigError
 from cvfl.runs.read import Run, read_run
 from cvfl.studies.run import run_all
-from cvfl.studies.study import Study, load, load_study, merged, slug, study_names, tasks
+from cvfl.studies.study import Study, load, load_study, slug, study_names, tasks
 from cvfl.studies.tables import best, reached, study_tables
 from study_files import cvfl, growing, in_this_process, started, stopped_growing, study_toml
 

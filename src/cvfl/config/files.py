@@ -19,14 +19,28 @@ from cvfl.types import Section
 
 def load_config(path: Path, changes: Sequence[str] = ()) -> RunConfig:
     """The configuration in a TOML file, with ``key=value`` changes, such as ``data.parties=2``."""
+    values = read_toml(path)
+    _change(values, changes)
+    return _found_from(path.parent, parse_config(values, str(path)))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The values of a TOML file as they stand there."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"{path}: {error}") from None
-    _change(values, changes)
-    return _found_from(path.parent, parse_config(values, str(path)))
+
+
+def merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of both, those of `change` where they meet, section by section."""
+    result = dict(base)
+    for key, value in change.items():
+        old = result.get(key)
+        result[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return result
 
 
 def parse_config(values: dict[str, Any], source: str = "configuration") -> RunConfig:

@@ -22,7 +22,7 @@ from typing import Any, Literal, Self, TypeVar
 import tomlkit
 from pydantic import Field, ValidationError, model_validator
 
-from cvfl.config.files import parse_config
+from cvfl.config.files import merged, parse_config
 from cvfl.config.schema import RunConfig
 from cvfl.data.sets.catalogue import READERS
 from cvfl.errors import ConfigError, suggest
@@ -291,15 +291,6 @@ def tasks(study: Study, preset: str, seeds: int | None, data: Path, out: Path) -
             place = Path(slug(cell.name)) / f"seed-{seed}"
             found.append(Task(cell.name, seed, config, out / "runs" / place))
     return found
-
-
-def merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of both, those of `change` where they meet, section by section."""
-    result = dict(base)
-    for key, value in change.items():
-        old = result.get(key)
-        result[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return result
 
 
 def slug(name: str) -> str:

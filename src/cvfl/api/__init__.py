@@ -1,0 +1,1 @@
+"""What `import cvfl` offers: a federation, its runs, and how to read recorded ones."""

@@ -1,0 +1,189 @@
+"""A run as a notebook uses it: attributes instead of nested dictionaries, a table of its rounds, a report."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+from torch import nn
+
+from cvfl.protocol.metrics import BETTER_LOW
+from cvfl.runs.journal import read_lines
+from cvfl.runs.read import read_run
+
+MB = 1e6
+
+
+class Scores(Mapping[str, float]):
+    """Metrics by name, also as attributes: ``scores.roc_auc`` is ``scores["roc_auc"]``."""
+
+    def __init__(self, values: Mapping[str, float]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> float:
+        return self._values[name]
+
+    def __getattr__(self, name: str) -> float:
+        try:
+            return self.__dict__["_values"][name]  # type: ignore[no-any-return]
+        except KeyError:
+            known = ", ".join(self.__dict__.get("_values", {})) or "none"
+            raise AttributeError(f"there is no metric {name!r} here; there are: {known}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._values]
+
+    def __repr__(self) -> str:
+        return ", ".join(f"{name} {value:.4f}" for name, value in self._values.items()) or "none"
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Metrics of the last evaluation: on training rows as last seen, on validation rows and on test rows."""
+
+    train: Scores
+    validation: Scores
+    test: Scores
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Bytes of frames, counted where they leave: to the server, from it, and for evaluation."""
+
+    up: int
+    down: int
+    evaluation: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.up + self.down + self.evaluation
+
+
+class Run:
+    """A trained federation: its metrics, its bytes, its rounds and its report.
+
+    `Federation.fit` returns one, and `load_run` reads one from its directory. `models` are the trained modules by role
+    ("server" and the parties' names) when the run was made in this process.
+    """
+
+    def __init__(
+        self, path: Path, models: Mapping[str, nn.Module] | None = None, folder: TemporaryDirectory[str] | None = None
+    ) -> None:
+        self.path, self.models = path, dict(models or {})
+        self._recorded, self._folder = read_run(path), folder  # the folder lives as long as this object
+
+    @property
+    def name(self) -> str:
+        """The run's name: its compressor, unless it was given another."""
+        return self._recorded.name
+
+    @property
+    def completed(self) -> bool:
+        """Whether it ran to its last round."""
+        return self._recorded.completed
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds it has."""
+        return self._recorded.rounds
+
+    @property
+    def metrics(self) -> Metrics:
+        """Metrics of the last evaluation: ``run.metrics.test.roc_auc``."""
+        found = self._recorded.metrics
+        return Metrics(Scores(found.train), Scores(found.validation), Scores(found.test))
+
+    @property
+    def bytes(self) -> Bytes:
+        """What was sent, all parties together."""
+        sent = self._recorded.sent
+        return Bytes(int(sent.up), int(sent.down), int(sent.evaluation))
+
+    @property
+    def bytes_by_party(self) -> dict[str, Bytes]:
+        """What was sent, by party."""
+        parties = self._recorded.sent.by_party
+        return {name: Bytes(int(sent.up), int(sent.down), int(sent.evaluation)) for name, sent in parties.items()}
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration, with the keys of the TOML file."""
+        return dict(self._recorded.config)
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """SHA-256 of each role's trained parameters: two runs with one seed have the same."""
+        return dict(self._recorded.parameters)
+
+    @property
+    def history(self) -> pa.Table:
+        """A row a round: loss, bytes so far, and metrics of the rounds that were evaluated.
+
+        An Arrow table, so ``run.history.to_pandas()`` and ``polars.from_arrow(run.history)`` are frames.
+        """
+        return pa.Table.from_pylist([_flat(line) for line in read_lines(self.path / "metrics.jsonl")])
+
+    def report(self, path: str | Path) -> Path:
+        """Write the run's report, one HTML page that needs nothing else, to this file."""
+        from cvfl.report.report import write_report  # noqa: PLC0415  matplotlib is slow to load
+
+        write_report([self.path], Path(path))
+        return Path(path)
+
+    def save(self, path: str | Path) -> Run:
+        """Copy the run directory there; `load_run` reads it back."""
+        shutil.copytree(self.path, path)
+        return Run(Path(path), self.models)
+
+    def _rows(self) -> list[tuple[str, str]]:
+        test, metric = self.metrics.test, self._recorded.metric
+        score = f"{test[metric]:.4f}" if metric in test else "not evaluated"
+        better = " (lower is better)" if metric in BETTER_LOW else ""
+        return [
+            (f"test {metric}{better}", score),
+            ("rounds", f"{self.rounds:,}{'' if self.completed else ', stopped early'}"),
+            ("MB up, down, for evaluation", " ".join(f"{n / MB:.3f}" for n in self._sent())),
+            ("directory", "temporary" if self._folder else str(self.path)),
+        ]
+
+    def _sent(self) -> tuple[int, int, int]:
+        return self.bytes.up, self.bytes.down, self.bytes.evaluation
+
+    def __repr__(self) -> str:
+        return f"Run({self.name!r}: " + "; ".join(f"{key} {value}" for key, value in self._rows()) + ")"
+
+    def _repr_html_(self) -> str:
+        """A small table, for notebooks."""
+        rows = "".join(f"<tr><th>{escape(key)}</th><td>{escape(value)}</td></tr>" for key, value in self._rows())
+        return f"<table><caption>{escape(self.name)}</caption>{rows}</table>"
+
+
+def load_run(path: str | Path) -> Run:
+    """The run in a directory that `fit` or `cvfl train` wrote."""
+    return Run(Path(path))
+
+
+def _flat(line: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of metrics.jsonl as a row: nested figures under joined names, such as test_roc_auc and bytes_up."""
+    row: dict[str, Any] = {}
+    for key, value in line.items():
+        if key in ("by_party", "compression_error"):
+            continue  # these have a figure for every role
+        if isinstance(value, Mapping):
+            row |= {f"{key}_{name}": figure for name, figure in value.items()}
+        else:
+            row[key] = value
+    return row
