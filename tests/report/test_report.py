@@ -2,13 +2,12 @@
 
 import json
 import re
-from dataclasses import replace
 from html import unescape
 from xml.etree import ElementTree
 
 import pytest
 
-from cvfl.errors import DataError
+from cvfl.errors import DataError, OutputError
 from cvfl.report import figures
 from cvfl.report.format import amount, column, fixed, megabytes, scores, times
 from cvfl.report.report import write_report
@@ -220,7 +219,8 @@ def test_namesakes_are_told_apart(tmp_path):
 def test_epochs_of_other_lengths_are_put_side_by_side(tmp_path):
     """A seed that splits rows differently evaluates at other rounds, and once an epoch all the same."""
     one, other = (read_run(make_run(tmp_path / str(seed), seed=seed)) for seed in (1, 2))
-    later = replace(other, history=tuple(replace(line, number=line.number + 1) for line in other.history))
+    lines = [line.model_copy(update={"number": line.number + 1}) for line in other.history]
+    later = other.model_copy(update={"history": tuple(lines)})
     (series,) = to_series([one, later])
     curve = series.curve(lambda line: line.epoch, lambda line: line.test.get("accuracy"))
     assert curve.x == (1.0, 2.0)
@@ -283,7 +283,7 @@ def test_megabytes_are_logarithmic_only_where_runs_lie_apart(tmp_path, three):
 
 def test_two_dozen_runs_have_lines_of_their_own(tmp_path):
     template = read_run(make_run(tmp_path / "a"))
-    series = to_series([replace(template, name=f"run {n}") for n in range(24)])
+    series = to_series([template.model_copy(update={"name": f"run {n}"}) for n in range(24)])
     svg = ElementTree.fromstring(figures.metric_by_epoch(series, "accuracy", "test accuracy", "a"))
     lines = [
         path for group in svg.iter(f"{SVG}g") if "line2d" in group.get("id", "") for path in group.findall(f"{SVG}path")
@@ -342,7 +342,7 @@ def test_a_file_that_is_no_record_is_named(tmp_path, name, content):
 def test_no_runs_and_no_place(tmp_path, three):
     with pytest.raises(DataError, match="at least one run"):
         write_report([], tmp_path / "report.html")
-    with pytest.raises(DataError, match="cannot be written"):
+    with pytest.raises(OutputError, match="cannot be written"):
         write_report(three, three[0] / "summary.json" / "report.html")
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from cvfl.errors import ConfigError
-from cvfl.runs.read import Run, read_run
+from cvfl.runs.read import read_run
+from cvfl.runs.record import Run
 from cvfl.studies.study import Study, load_study, merged, run_all, slug, study_names, tasks
 from cvfl.studies.suite import load
 from cvfl.studies.tables import best, reached, study_tables

@@ -9,7 +9,8 @@ from cvfl.errors import writing
 from cvfl.report.format import Table
 from cvfl.report.leakage import comparison
 from cvfl.report.series import to_series
-from cvfl.runs.read import Run, read_run
+from cvfl.runs.read import read_run
+from cvfl.runs.record import Run
 
 
 def audit_tables(runs: Sequence[Run]) -> list[Table]:

@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from cvfl.report.series import Curve, Series, Spread
 from cvfl.report.svg import INK, inline
-from cvfl.runs.read import Round
+from cvfl.runs.record import Round
 
 MB = 1e6
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cvfl.privacy.account import Account, Spent
 from cvfl.report.figures import colour, plain
 from cvfl.report.format import amount
 from cvfl.report.html import NOTHING, Card, note, run_name, table
 from cvfl.report.series import Series
-from cvfl.runs.read import Account, Spent
 
 _ABOUT = (
     "Every embedding that left a party was clipped to a norm and given Gaussian noise. By what is released of a row, "

@@ -19,7 +19,8 @@ from cvfl.report.noise import account_table
 from cvfl.report.results import Comparison, headline, metric_label, results, told_run
 from cvfl.report.series import POINTS, Series, to_series
 from cvfl.report.svg import Drawn
-from cvfl.runs.read import Run, read_run
+from cvfl.runs.read import read_run
+from cvfl.runs.record import Run
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def _study(tables: Sequence[Table]) -> list[str]:
 
 
 def _lede(runs: Sequence[Run]) -> str:
-    parties = max(len(run.by_party) for run in runs)
+    parties = max(len(run.sent.by_party) for run in runs)
     versions = sorted({run.versions["cvfl"] for run in runs if "cvfl" in run.versions})
     found = [f"{len(runs)} run{'s' * (len(runs) > 1)}", f"{parties} {'party' if parties == 1 else 'parties'}"]
     return " · ".join([*found, *(f"cvfl {version}" for version in versions)])

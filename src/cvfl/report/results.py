@@ -16,7 +16,7 @@ from cvfl.report.html import NOTHING, Card, details, run_name, table
 from cvfl.report.leakage import HEADLINES, figure_cell
 from cvfl.report.noise import account_card
 from cvfl.report.series import Series, Spread
-from cvfl.runs.read import Run
+from cvfl.runs.record import Run
 
 _METRICS = {"roc_auc": "ROC AUC", "f1": "F1", "rmse": "RMSE", "top5": "top-5 accuracy"}
 
@@ -183,7 +183,7 @@ def _score_column(compared: Comparison, series: Sequence[Series], part: str, fai
 
 def _scores(one: Series, part: str) -> Spread | None:
     def read(run: Run) -> float | None:
-        found: dict[str, float] = getattr(run, part)
+        found: dict[str, float] = getattr(run.metrics, part)
         return found.get(run.metric) if run.metric else None
 
     return one.spread(read)

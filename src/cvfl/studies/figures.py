@@ -11,7 +11,7 @@ from cvfl.report import figures
 from cvfl.report.results import metric_label
 from cvfl.report.series import Series, to_series
 from cvfl.report.svg import Drawn, standalone
-from cvfl.runs.read import Run
+from cvfl.runs.record import Run
 from cvfl.studies.latency import ROUND_TRIPS, Measured
 from cvfl.studies.study import Preset, Study
 from cvfl.studies.tables import computed_times, measured_times, rounds_to_target, rows_of
@@ -30,9 +30,9 @@ def study_figures(study: Study, preset: Preset, runs: Sequence[Run], measured: S
 
 def groups(series: Sequence[Series]) -> dict[str, list[Series]]:
     """What goes into one figure: cells with as many parties, or of one bit width beside those without compression."""
-    sizes = sorted({len(one.first.by_party) for one in series})
+    sizes = sorted({len(one.first.sent.by_party) for one in series})
     if len(sizes) > 1:
-        return {f"M = {M}": [one for one in series if len(one.first.by_party) == M] for M in sizes}
+        return {f"M = {M}": [one for one in series if len(one.first.sent.by_party) == M] for M in sizes}
     widths = sorted({bits for one in series if (bits := _bits(one.first)) is not None})
     if len(widths) < 2:
         return {"": list(series)}

@@ -20,7 +20,8 @@ from cvfl.report.format import Table
 from cvfl.report.report import StudyPart, write_report
 from cvfl.report.svg import Drawn
 from cvfl.runs.compact import compact
-from cvfl.runs.read import Run, read_run
+from cvfl.runs.read import read_run
+from cvfl.runs.record import Run
 from cvfl.studies.figures import study_figures, write_figures
 from cvfl.studies.latency import Measured, read_measured, write_measured
 from cvfl.studies.origin import Origin

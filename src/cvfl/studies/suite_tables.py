@@ -10,7 +10,7 @@ from cvfl.report.format import Table, decimals, times
 from cvfl.report.results import metric_label
 from cvfl.report.series import Spread, spread, to_series
 from cvfl.report.svg import Drawn
-from cvfl.runs.read import Run
+from cvfl.runs.record import Run
 from cvfl.studies.study import Preset, Study
 from cvfl.studies.suite import BASELINE
 from cvfl.studies.tables import MISSED, rows_of, to_target, told_column, told_missed
@@ -50,7 +50,9 @@ def _rows(member: Member) -> list[tuple[str, ...]]:
     study, preset, rows = member.study, member.preset, rows_of(member.study, member.runs)
     cost = {name: to_target(study, preset, runs, lambda line: line.sent.training / MB) for name, runs in rows.items()}
     epochs = [to_target(study, preset, runs, lambda line: line.epoch) for runs in rows.values()]
-    final = {name: spread([run.test.get(study.metric, float("nan")) for run in runs]) for name, runs in rows.items()}
+    final = {
+        name: spread([run.metrics.test.get(study.metric, float("nan")) for run in runs]) for name, runs in rows.items()
+    }
     places = min(5, max([2, *(decimals(value.mean) for value in cost.values() if value)]))
     missed = told_missed(study, preset, rows)
     columns = (

@@ -10,7 +10,7 @@ from operator import attrgetter
 from cvfl import theory
 from cvfl.report.format import Table, decimals
 from cvfl.report.series import Spread, spread
-from cvfl.runs.read import Round, Run
+from cvfl.runs.record import Round, Run
 from cvfl.studies.latency import ROUND_TRIPS, Measured
 from cvfl.studies.study import Preset, Study
 
@@ -118,7 +118,7 @@ def _fewer(name: str, rows: Rows, cost: Mapping[str, Spread | None]) -> float | 
 
 
 def _frame(run: Run) -> tuple[object, ...]:
-    return run.settings.get("local_iterations"), len(run.by_party)
+    return run.settings.get("local_iterations"), len(run.sent.by_party)
 
 
 def _computed(study: Study, preset: Preset, rows: Rows, found: Mapping[str, Spread | None]) -> Table:
