@@ -234,7 +234,7 @@ def test_a_cell_is_compared_with_the_uncompressed_one_that_is_like_it(results, t
     ]
     cells = [study.cell[0].model_copy(update={"name": run.name}) for run in runs]
     (table,) = study_tables(study.model_copy(update={"cell": tuple(cells)}), study.preset["cpu"], runs)
-    assert [row[3] for row in table.rows] == ["", "**90.0%**", "", "0.0%"]
+    assert [str(row[3]) for row in table.rows] == ["", "**90.0%**", "", "0.0%"]
 
 
 def test_ray_that_is_not_installed_is_said_before_anything_is_written(tmp_path, monkeypatch):

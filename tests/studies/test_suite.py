@@ -131,7 +131,7 @@ def test_the_baseline_is_what_others_are_compared_with(results):
 
     def columns(*runs: Run) -> list[tuple[str, ...]]:
         found = suite_table([Member("wine", study, study.preset["cpu"], runs)])
-        return [(row[3], row[4], row[7]) for row in found.rows]
+        return [tuple(str(row[n]) for n in (3, 4, 7)) for row in found.rows]
 
     none, two, eight = ended("none", (0.8, 0.9)), "scalar b=2", "scalar b=8"  # a deviation of 0.0707
     assert columns(*none, *ended(two, (0.79, 0.79), 0.01), *ended(eight, (0.75, 0.75), 0.5)) == [

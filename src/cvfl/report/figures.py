@@ -13,11 +13,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
+from cvfl.report.format import MB, plain
 from cvfl.report.series import Curve, Series, Spread
 from cvfl.report.svg import INK, inline
 from cvfl.runs.record import Round
-
-MB = 1e6
 
 # Okabe and Ito's palette, those with the best contrast to white and to black first; brown and grey for yellow, which
 # has none to white. Nine colours and four dashes make 36 lines that differ.
@@ -275,16 +274,6 @@ def _log_ticks(axes: Axes, side: str, values: Sequence[float]) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
     axis.set_minor_locator(LogLocator(subs=range(2, 10), numticks=60))
     axis.set_minor_formatter(NullFormatter())
-
-
-def plain(value: float) -> str:
-    """A tick's number: 0.05, 20, 3,000, and 10⁻⁵ or 2×10⁷ where zeros would have to be counted."""
-    if value == 0 or 1e-3 <= abs(value) < 1e5:
-        return f"{value:,.10g}"
-    digits, _, power = f"{value:.1e}".partition("e")
-    raised = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    factor = digits.removesuffix(".0")
-    return f"10{raised}" if factor == "1" else f"{factor}×10{raised}"
 
 
 def _short(text: str, limit: int) -> str:

@@ -62,7 +62,7 @@ def _learning(study: Study, preset: Preset, part: str, series: Sequence[Series])
     ):
         name = f"{study.metric}-by-{axis}{suffix}"
         svg = draw(series, study.metric, label, f"figure-{name}", preset.target)
-        drawn.append(Drawn(name, f"{label[0].upper()}{label[1:]} by {words}{about}", svg))
+        drawn.append(Drawn(f"{label[0].upper()}{label[1:]} by {words}{about}", svg, name=name))
     return drawn
 
 
@@ -72,4 +72,5 @@ def _time(study: Study, preset: Preset, rows: Mapping[str, Sequence[Run]], measu
     if not computed:
         return []
     svg = figures.time_by_round_trip(ROUND_TRIPS, computed, measured_times(found, measured), "figure-time")
-    return [Drawn("time-by-round-trip", f"Seconds to {study.metric} {preset.target:g} by round trip", svg)]
+    title = f"Seconds to {study.metric} {preset.target:g} by round trip"
+    return [Drawn(title, svg, name="time-by-round-trip")]

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Self
 
 from cvfl.errors import ConfigError, DataError, writing
-from cvfl.report.format import Table
 from cvfl.report.report import StudyPart, write_report
 from cvfl.report.svg import Drawn
+from cvfl.report.table import Table
 from cvfl.runs.compact import compact
 from cvfl.runs.read import read_run
 from cvfl.runs.record import Run

@@ -8,9 +8,10 @@ from functools import cached_property
 from pathlib import Path
 
 from cvfl.errors import DataError, writing
-from cvfl.report.format import Table
-from cvfl.report.html import figure, grid, page, section, table
+from cvfl.report.html import Figures, Page, Section, write_page
+from cvfl.report.report import target_section
 from cvfl.report.svg import Drawn
+from cvfl.report.table import Table
 from cvfl.studies.origin import Origin
 from cvfl.studies.publish import Results, shown, write_pages
 from cvfl.studies.study import Study
@@ -59,16 +60,10 @@ class SuiteResults:
 
     def write_html(self, out: Path) -> None:
         """Write the page of all; the details are in the members' reports."""
-        (one,) = self.tables
-        parts = [
-            section("To the target", [table(self.suite.title, one.head, {"": one.html_rows()}, foot=one.note)]),
-            section("Learning", [grid([figure(drawn.title, "", drawn.svg) for drawn in self.figures])]),
-        ]
         count = sum(len(found.runs) for found in self.members.values())
         lede = f"{count} runs · {len(self.members)} studies · {self.suite.paper}"
-        with writing(out):
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(page(self.suite.title, lede, parts), encoding="utf-8")
+        sections = [target_section(self.tables), Section("Learning", [Figures(self.figures)])]
+        write_page(Page(self.suite.title, lede, sections), out)
 
     def publish(self, text: str, folder: Path) -> None:
         """Write a folder to commit: every member as a study of its own, and the table and figures made of these."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cvfl.report.figures import MB, metric_by_megabytes
-from cvfl.report.format import Table, decimals, times
+from cvfl.report.figures import metric_by_megabytes
+from cvfl.report.format import MB, digits, places, times
 from cvfl.report.results import metric_label
 from cvfl.report.series import Spread, spread, to_series
 from cvfl.report.svg import Drawn
+from cvfl.report.table import Cell, Row, Table, column
 from cvfl.runs.record import Run
 from cvfl.studies.study import Preset, Study
 from cvfl.studies.suite import BASELINE
-from cvfl.studies.tables import MISSED, rows_of, to_target, told_column, told_missed
+from cvfl.studies.tables import MISSED, rows_of, to_target, told_missed
 
 HEAD = (
     *("", "setting", "target", "MB to target", "times fewer", "epochs to target"),
@@ -46,36 +47,38 @@ def suite_figures(members: Sequence[Member]) -> list[Drawn]:
     return [_drawn(member) for member in members]
 
 
-def _rows(member: Member) -> list[tuple[str, ...]]:
+def _rows(member: Member) -> list[Row]:
     study, preset, rows = member.study, member.preset, rows_of(member.study, member.runs)
     cost = {name: to_target(study, preset, runs, lambda line: line.sent.training / MB) for name, runs in rows.items()}
     epochs = [to_target(study, preset, runs, lambda line: line.epoch) for runs in rows.values()]
-    final = {
-        name: spread([run.metrics.test.get(study.metric, float("nan")) for run in runs]) for name, runs in rows.items()
-    }
-    places = min(5, max([2, *(decimals(value.mean) for value in cost.values() if value)]))
+    final = {name: spread([_final(run, study.metric) for run in runs]) for name, runs in rows.items()}
+    amount = digits(places((value.mean for value in cost.values() if value), least=2, most=5))
     missed = told_missed(study, preset, rows)
-    columns = (
+    columns: tuple[Sequence[Cell], ...] = (
         [member.name] * len(rows),
         list(rows),
         [f"{study.metric} {preset.target:g}"] * len(rows),
-        told_column(list(cost.values()), places, min, missed),
+        column(list(cost.values()), amount, min, missing=missed),
         _fewer(cost),
-        told_column(epochs, 1, min, missed),
-        told_column(list(final.values()), 3, max),
+        column(epochs, digits(1), min, missing=missed),
+        column(list(final.values()), digits(3), max),
         [_within(name, final) for name in rows],
         [str(len(runs)) for runs in rows.values()],
     )
     return list(zip(*columns, strict=True))
 
 
-def _fewer(cost: Mapping[str, Spread | None]) -> list[str]:
-    """How many times fewer bytes than the baseline; the best in bold."""
+def _final(run: Run, metric: str) -> float:
+    return run.metrics.test.get(metric, float("nan"))
+
+
+def _fewer(cost: Mapping[str, Spread | None]) -> list[Cell]:
+    """How many times fewer bytes than the baseline."""
     base = cost.get(BASELINE)
-    found = {name: base.mean / own.mean for name, own in cost.items() if base and own and name != BASELINE}
-    best = times(max(found.values())) if len(found) > 1 else None
-    told = {name: f"**{times(value)}**" if times(value) == best else times(value) for name, value in found.items()}
-    return [told.get(name, "" if name == BASELINE else MISSED) for name in cost]
+    factors = [
+        Spread(base.mean / own.mean) if base and own and name != BASELINE else None for name, own in cost.items()
+    ]
+    return column(factors, times, max, missing=["" if name == BASELINE else MISSED for name in cost])
 
 
 def _within(name: str, final: Mapping[str, Spread]) -> str:
@@ -94,4 +97,4 @@ def _drawn(member: Member) -> Drawn:
     series = to_series([run for runs in rows_of(study, member.runs).values() for run in runs])
     ident = f"figure-{member.name}"
     svg = metric_by_megabytes(series, study.metric, label, ident, member.preset.target, log=True)
-    return Drawn(member.name, f"{study.title}: {label} by megabytes sent", svg)
+    return Drawn(f"{study.title}: {label} by megabytes sent", svg, name=member.name)
