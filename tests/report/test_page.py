@@ -10,7 +10,7 @@ from cvfl.report.format import digits
 from cvfl.report.html import Card, Details, Figures, Heading, Page, Section, write_page
 from cvfl.report.series import Spread
 from cvfl.report.svg import Drawn
-from cvfl.report.table import Named, Table, Value, Words
+from cvfl.report.table import Table, Text, Value
 
 HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7 * 7 }}{% raw %}&amp;\ud800"
 SVG = '<svg class="figure"><text>drawn</text></svg>'
@@ -54,10 +54,10 @@ def table(**changes):
         ([table(head=(HOSTILE, HOSTILE))], 2),
         ([table(note=HOSTILE)], 1),
         ([table(rows=[(HOSTILE, HOSTILE)])], 2),
-        ([table(rows=[(Named(HOSTILE, HOSTILE, HOSTILE), "1")])], 3),
-        ([table(rows=[("r", Words(HOSTILE, bold=True, warning=HOSTILE))])], 2),
+        ([table(rows=[(Text(HOSTILE, colour=HOSTILE, about=HOSTILE), "1")])], 3),
+        ([table(rows=[("r", Text(HOSTILE, bold=True, about=HOSTILE, warning=HOSTILE))])], 3),
         ([table(rows=[("r", Value(Spread(1.0, 0.1), lambda value: HOSTILE, best=True, unit=HOSTILE))])], 3),
-        ([table(rows=(), groups=[(HOSTILE, [("r", "1")]), (Named(HOSTILE, "red"), [(HOSTILE, "1")])])], 3),
+        ([table(rows=(), groups=[(HOSTILE, [("r", "1")]), (Text(HOSTILE, colour="red"), [(HOSTILE, "1")])])], 3),
         ([Details(table(title=HOSTILE))], 2),
     ],
 )
@@ -73,7 +73,7 @@ def test_all_text_is_escaped(tmp_path, page, times):
 
 
 def test_parts_of_a_page(tmp_path):
-    rows = [("r", Value(Spread(1.25, 0.5), digits(1), best=True)), ("s", Words("x", warning="careful"))]
+    rows = [("r", Value(Spread(1.25, 0.5), digits(1), best=True)), ("s", Text("x", warning="careful"))]
     text = written(
         tmp_path,
         "A note.",

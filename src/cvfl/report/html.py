@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from cvfl.errors import writing
 from cvfl.report.svg import Drawn
-from cvfl.report.table import Named, Table, Value
+from cvfl.report.table import Table, Value
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ _templates = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
-for _kind in (Heading, Table, Details, Figures, Value, Named):
+for _kind in (Heading, Table, Details, Figures, Value):
     _templates.tests[_kind.__name__.lower()] = lambda part, kind=_kind: isinstance(part, kind)
 
 

@@ -9,7 +9,7 @@ from cvfl.report.figures import colour
 from cvfl.report.format import NOTHING, amount, plain
 from cvfl.report.html import Card, Section
 from cvfl.report.series import Series
-from cvfl.report.table import Named, Table
+from cvfl.report.table import Table, Text
 
 _ABOUT = (
     "Every embedding that left a party was clipped to a norm and given Gaussian noise. By what is released of a row, "
@@ -34,7 +34,7 @@ def noise_section(series: Sequence[Series]) -> Section:
             about = f"norm at most {account.clip:g}, noise {account.noise:g} of it, δ {plain(account.delta)}"
             kinds = {"training row": account.training, "held-out row": account.held_out}
             rows = [(kind, *_cells(spent)) for kind, spent in kinds.items()]
-            groups.append((Named(one.label, colour(n), about), rows))
+            groups.append((Text(one.label, colour=colour(n), about=about), rows))
     head = ("Run", "Releases", "ε at one party", "ε over all parties")
     return Section("Noise", [_ABOUT, Table("Noise", head, groups=groups)])
 

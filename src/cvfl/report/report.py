@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from operator import attrgetter
@@ -16,9 +16,9 @@ from cvfl.report.html import Details, Figures, Heading, Page, Section, write_pag
 from cvfl.report.leakage import comparison, run_tables
 from cvfl.report.noise import noise_section
 from cvfl.report.results import Comparison, headline, metric_label, results_section
-from cvfl.report.series import POINTS, Series, to_series
+from cvfl.report.series import POINTS, Series, spread, to_series
 from cvfl.report.svg import Drawn
-from cvfl.report.table import Named, Row, Table, Words
+from cvfl.report.table import Row, Table, Text
 from cvfl.runs.read import read_run
 from cvfl.runs.record import Run, Sent
 
@@ -169,16 +169,12 @@ def _errors(series: Sequence[Series], idents: Iterator[str]) -> Section:
 
 
 def _error_row(one: Series, n: int) -> Row:
-    measured, expected, bound = (one.spread(_error_part(part)) for part in ("measured", "expected", "bound"))
-    if not (measured and expected and bound):
+    errors = [run.error for run in one.runs if run.error]
+    if len(errors) < len(one.runs):
         return (_named(one, n), *[NOTHING] * 4)
+    parts = [spread([getattr(error, part) for error in errors]).mean for part in ("measured", "expected", "bound")]
     warning = "exceeds the bound" if one.over_bound else ""
-    part = Words(_bound_share(measured.mean, bound.mean), warning=warning)
-    return (_named(one, n), *(amount(figure.mean) for figure in (measured, expected, bound)), part)
-
-
-def _error_part(part: str) -> Callable[[Run], float | None]:
-    return lambda run: None if run.error is None else float(getattr(run.error, part))
+    return (_named(one, n), *map(amount, parts), Text(_bound_share(parts[0], parts[2]), warning=warning))
 
 
 def _bound_share(measured: float, bound: float) -> str:
@@ -233,12 +229,12 @@ def _matrix(columns: Sequence[Mapping[str, str]]) -> list[Row]:
     rows: list[Row] = []
     for key in dict.fromkeys(key for found in columns for key in found):
         values = [found.get(key, NOTHING) for found in columns]
-        rows.append((key, *(Words(value, bold=len(set(values)) > 1) for value in values)))
+        rows.append((key, *(Text(value, bold=len(set(values)) > 1) for value in values)))
     return rows
 
 
-def _named(one: Series, n: int, about: str = "") -> Named:
-    return Named(one.label, figures.colour(n), about)
+def _named(one: Series, n: int, about: str = "") -> Text:
+    return Text(one.label, colour=figures.colour(n), about=about)
 
 
 def _upper(text: str) -> str:

@@ -15,7 +15,7 @@ from cvfl.report.html import Card, Details, Section
 from cvfl.report.leakage import HEADLINES, leakage_column
 from cvfl.report.noise import noise_card
 from cvfl.report.series import Series, Spread
-from cvfl.report.table import Cell, Named, Table, Value, column
+from cvfl.report.table import Cell, Table, Text, Value, column
 from cvfl.runs.record import Run
 
 _METRICS = {"roc_auc": "ROC AUC", "f1": "F1", "rmse": "RMSE", "top5": "top-5 accuracy"}
@@ -137,7 +137,7 @@ def _columns(
 ) -> dict[str, Sequence[Cell]]:
     fair, name = [one.completed and bold for one in series], metric_label(compared.metric)
     columns: dict[str, Sequence[Cell]] = {
-        "Run": [Named(one.label, colour(n), _seeds(one)) for one, n in zip(series, colours, strict=True)],
+        "Run": [Text(one.label, colour=colour(n), about=_seeds(one)) for one, n in zip(series, colours, strict=True)],
         f"Test {name}": _score_column(compared, series, "test", fair),
         f"Train {name}": _score_column(compared, series, "train", fair),
         "Rounds": [f"{one.first.rounds:,}" for one in series],

@@ -36,24 +36,17 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Named:
-    """The name of a run with the colour that it has in figures, and a line about it."""
-
-    label: str
-    colour: str
-    about: str = ""
-
-
-@dataclass(frozen=True)
-class Words:
-    """Text that is bold because it differs from its neighbours, or that has a warning beside it."""
+class Text:
+    """Words that are bold, have a line about them or a warning, or name a run in the colour of its figures."""
 
     text: str
     bold: bool = False
+    colour: str = ""
+    about: str = ""
     warning: str = ""
 
 
-Cell = str | Value | Named | Words
+Cell = str | Value | Text
 Row = Sequence[Cell]
 
 
@@ -65,7 +58,7 @@ class Table:
     head: Sequence[str]
     rows: Sequence[Row] = ()
     note: str = ""
-    groups: Sequence[tuple[str | Named, Sequence[Row]]] = ()
+    groups: Sequence[tuple[str | Text, Sequence[Row]]] = ()
     texts: bool = False
 
     @classmethod
