@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from cvfl.errors import ConfigError
-from cvfl.runs.read import Run, read_run
+from cvfl.runs.read import read_run
+from cvfl.runs.record import Run
 from cvfl.studies.run import run_all
 from cvfl.studies.study import Study, load, load_study, merged, slug, study_names, tasks
 from cvfl.studies.tables import best, reached, study_tables
