@@ -20,12 +20,12 @@ from typing import Any
 
 import tomlkit
 
-from cvfl.config.files import parse_config
+from cvfl.config.files import merged, parse_config
 from cvfl.config.schema import RunConfig
 from cvfl.federation.nvflare_simulator import train_nvflare
 from cvfl.federation.processes import train_grpc
 from cvfl.federation.train import train
-from cvfl.studies.study import load_study, merged
+from cvfl.studies.study import load_study
 
 STUDIES = {"privacy_credit": "credit_default", "privacy_physionet": "physionet2012"}
 MODES = (

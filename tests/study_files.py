@@ -10,13 +10,17 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from typer.testing import CliRunner
 
 from cvfl.cli import app
+from cvfl.runs.record import Record
 from cvfl.studies.run import run_task
 from cvfl.studies.study import Task
+
+Changed = TypeVar("Changed", bound=Record)
 
 CELLS = {"none": "identity", "lattice b=2": "lattice:bits=2"}
 
@@ -113,3 +117,8 @@ def stopped_growing(out: Path) -> bool:
     before = contents(out)
     time.sleep(2)
     return contents(out) == before
+
+
+def changed(record: Changed, **values: object) -> Changed:
+    """The same record of a run with other values."""
+    return record.model_copy(update=values)

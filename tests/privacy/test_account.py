@@ -19,11 +19,20 @@ from cvfl.cli import app
 from cvfl.cli.tables import noise_lines
 from cvfl.errors import ConfigError
 from cvfl.federation.train import train
-from cvfl.privacy.account import ORDERS, account, check_accountant, epsilon, evaluations, training_releases
+from cvfl.privacy.account import (
+    ORDERS,
+    Account,
+    Spent,
+    account,
+    check_accountant,
+    epsilon,
+    evaluations,
+    training_releases,
+)
 from cvfl.report.format import amount
 from cvfl.report.report import write_report
 from cvfl.runs.compact import compact
-from cvfl.runs.read import Account, Spent, read_run
+from cvfl.runs.read import read_run
 from federations import config, data, federation, run
 
 NOISY: dict[str, Any] = {"clip": 1.0, "noise": 2.0, "delta": 1e-6}
@@ -100,7 +109,8 @@ def test_a_run_that_was_stopped_counts_what_may_have_been_sent() -> None:
 def test_the_account() -> None:
     plan = federation(rounds=8, batch_size=20, evaluate_every=4, privacy=NOISY).plan
     found = account(**NOISY, plan=plan, rounds=8)
-    assert found == {
+    assert found is not None
+    assert found.model_dump() == {
         **NOISY,
         "parties": 3,
         "training": {"releases": 3, "one_party": epsilon(2, 3, 1e-6), "all_parties": epsilon(2, 9, 1e-6)},
@@ -118,8 +128,10 @@ def noisy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_records_it_and_the_report_shows_it(noisy: Path, tmp_path: Path) -> None:
     found = read_run(noisy).account
-    training = Spent(3, epsilon(2, 3, 1e-6), epsilon(2, 9, 1e-6))
-    assert found == Account(1.0, 2.0, 1e-6, 3, training, Spent(2, epsilon(2, 2, 1e-6), epsilon(2, 6, 1e-6)))
+    training, held_out = (
+        Spent(releases=n, one_party=epsilon(2, n, 1e-6), all_parties=epsilon(2, 3 * n, 1e-6)) for n in (3, 2)
+    )
+    assert found == Account(**NOISY, parties=3, training=training, held_out=held_out)
     text = " ".join(re.sub(r"<[^>]*>", " ", (noisy / "report.html").read_text()).split())
     assert f"Privacy of a training row ε {amount(training.one_party)} δ 10⁻⁶, at one party; ε " in text
     assert f"ε {amount(training.all_parties)} over all 3" in text

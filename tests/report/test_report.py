@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from html import unescape
 from xml.etree import ElementTree
 
@@ -10,9 +9,8 @@ import pytest
 
 from cvfl.errors import DataError, OutputError
 from cvfl.report import figures
-from cvfl.report.format import amount, column, fixed, megabytes, scores, times
 from cvfl.report.report import write_report
-from cvfl.report.series import POINTS, Spread, to_series
+from cvfl.report.series import POINTS, to_series
 from cvfl.runs.read import read_run
 
 PARTIES = ("hospital", "bank")
@@ -220,7 +218,8 @@ def test_namesakes_are_told_apart(tmp_path):
 def test_epochs_of_other_lengths_are_put_side_by_side(tmp_path):
     """A seed that splits rows differently evaluates at other rounds, and once an epoch all the same."""
     one, other = (read_run(make_run(tmp_path / str(seed), seed=seed)) for seed in (1, 2))
-    later = replace(other, history=tuple(replace(line, number=line.number + 1) for line in other.history))
+    lines = [line.model_copy(update={"number": line.number + 1}) for line in other.history]
+    later = other.model_copy(update={"history": tuple(lines)})
     (series,) = to_series([one, later])
     curve = series.curve(lambda line: line.epoch, lambda line: line.test.get("accuracy"))
     assert curve.x == (1.0, 2.0)
@@ -283,7 +282,7 @@ def test_megabytes_are_logarithmic_only_where_runs_lie_apart(tmp_path, three):
 
 def test_two_dozen_runs_have_lines_of_their_own(tmp_path):
     template = read_run(make_run(tmp_path / "a"))
-    series = to_series([replace(template, name=f"run {n}") for n in range(24)])
+    series = to_series([template.model_copy(update={"name": f"run {n}"}) for n in range(24)])
     svg = ElementTree.fromstring(figures.metric_by_epoch(series, "accuracy", "test accuracy", "a"))
     lines = [
         path for group in svg.iter(f"{SVG}g") if "line2d" in group.get("id", "") for path in group.findall(f"{SVG}path")
@@ -344,32 +343,3 @@ def test_no_runs_and_no_place(tmp_path, three):
         write_report([], tmp_path / "report.html")
     with pytest.raises(OutputError, match="cannot be written"):
         write_report(three, three[0] / "summary.json" / "report.html")
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (amount(0.01234), "0.0123"),
-        (amount(12345.6), "12,346"),
-        (amount(12_345_678), "1.2×10⁷"),
-        (amount(0), "0"),
-        (times(3.25), "3.2×"),
-        (times(421.5), "422×"),
-        (megabytes([1_500_000, 20_000])(1_500_000), "1.5000"),
-        (fixed([12.25, 9.0], 1)(9.0), "9.0"),
-        (scores([0.5, 4e5])(4e5), "4e+05"),
-        (scores([0.5, 0.25])(0.25), "0.2500"),
-        (figures.plain(2e-5), "2×10⁻⁵"),
-        (figures.plain(1e7), "10⁷"),
-        (figures.plain(0.05), "0.05"),
-    ],
-)
-def test_numbers(text, expected):
-    assert text == expected
-
-
-def test_best_is_by_what_is_shown():
-    values = [Spread(0.50001), Spread(0.50002), Spread(0.4), None]
-    assert column(values, "{:.4f}".format, max, [True] * 4) == ["<strong>0.5000</strong>"] * 2 + ["0.4000", "–"]
-    assert column(values[:2], "{:.4f}".format, max, [True] * 2) == ["0.5000", "0.5000"]
-    assert column(values[1:3], "{:.4f}".format, max, [False, True]) == ["0.5000", "0.4000"]

@@ -19,7 +19,7 @@ from cvfl.studies.origin import Machine, Origin
 from cvfl.studies.scaled import scaled_down
 from cvfl.studies.study import load_study
 from cvfl.studies.tables import best, reached, study_tables
-from study_files import contents, cvfl, in_this_process, study_toml
+from study_files import changed, contents, cvfl, in_this_process, study_toml
 
 STUDY = study_toml({"none": "identity", "scalar b=2": "scalar:bits=2", "scalar b=4": "scalar:bits=4"})
 SVG = "{http://www.w3.org/2000/svg}"
@@ -213,7 +213,7 @@ def test_facts_name_every_machine_once(tmp_path):
 
 def test_parties_have_figures_of_their_own(results):
     run = read_run(results / "runs/none/seed-0")
-    more = replace(run, name="none, M = 12", by_party={str(m): run.sent for m in range(12)})
+    more = changed(run, name="none, M = 12", sent=changed(run.sent, by_party={str(m): run.sent for m in range(12)}))
     assert {part: [one.label for one in series] for part, series in groups(to_series([run, more])).items()} == {
         "M = 2": ["none"],
         "M = 12": ["none, M = 12"],
@@ -225,18 +225,18 @@ def test_a_cell_is_compared_with_the_uncompressed_one_that_is_like_it(results, t
     study = loaded(tmp_path)
     plain, lossy = read_run(results / "runs/none/seed-0"), read_run(results / "runs/scalar-b-2/seed-0")
     tenth = [
-        replace(line, sent=replace(line.sent, up=line.sent.up / 10, down=line.sent.down / 10)) for line in plain.history
+        changed(line, sent=changed(line.sent, up=line.sent.up / 10, down=line.sent.down / 10)) for line in plain.history
     ]
     other = {"local_iterations": "25"}
     runs = [
         plain,
-        replace(lossy, history=tuple(tenth)),
-        replace(plain, name="none, Q = 25", settings={**plain.settings, **other}, history=tuple(tenth)),
-        replace(lossy, name="scalar, Q = 25", settings={**lossy.settings, **other}, history=tuple(tenth)),
+        changed(lossy, history=tuple(tenth)),
+        changed(plain, name="none, Q = 25", settings={**plain.settings, **other}, history=tuple(tenth)),
+        changed(lossy, name="scalar, Q = 25", settings={**lossy.settings, **other}, history=tuple(tenth)),
     ]
     cells = [study.cell[0].model_copy(update={"name": run.name}) for run in runs]
     (table,) = study_tables(study.model_copy(update={"cell": tuple(cells)}), study.preset["cpu"], runs)
-    assert [row[3] for row in table.rows] == ["", "**90.0%**", "", "0.0%"]
+    assert [str(row[3]) for row in table.rows] == ["", "**90.0%**", "", "0.0%"]
 
 
 def test_ray_that_is_not_installed_is_said_before_anything_is_written(tmp_path, monkeypatch):

@@ -8,7 +8,8 @@ import pytest
 
 from cvfl.config.files import merged
 from cvfl.errors import ConfigError
-from cvfl.runs.read import Run, read_run
+from cvfl.runs.read import read_run
+from cvfl.runs.record import Run
 from cvfl.studies.run import run_all
 from cvfl.studies.study import Study, load, load_study, slug, study_names, tasks
 from cvfl.studies.tables import best, reached, study_tables

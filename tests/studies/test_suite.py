@@ -5,7 +5,6 @@ import re
 import shutil
 import signal
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 from xml.etree import ElementTree
@@ -13,11 +12,12 @@ from xml.etree import ElementTree
 import pytest
 
 from cvfl.errors import ConfigError
-from cvfl.runs.read import Run, read_run
+from cvfl.runs.read import read_run
+from cvfl.runs.record import Run
 from cvfl.studies.figures import suite_figure
 from cvfl.studies.study import Cell, Study, all_tasks, load, load_study, member_text, study_names
 from cvfl.studies.tables import suite_rows
-from study_files import cells, contents, cvfl, growing, in_this_process, started, stopped_growing, study_toml
+from study_files import cells, changed, contents, cvfl, growing, in_this_process, started, stopped_growing, study_toml
 
 COMPRESSORS = {"none": "identity", "scalar b=2": "scalar:bits=2"}
 SUITE = f"""
@@ -123,16 +123,15 @@ def test_the_baseline_is_what_others_are_compared_with(results):
         """Runs of which all rounds reached the target, sent that share of the bytes, and ended with these scores."""
         (run, *_) = recorded(results, "wine", "none")
         lines = tuple(
-            replace(line, test={"accuracy": 0.9}, sent=replace(line.sent, up=share * 1e6, down=0.0))
+            changed(line, test={"accuracy": 0.9}, sent=changed(line.sent, up=share * 1e6, down=0.0))
             for line in run.history
         )
-        return [
-            replace(run, name=cell, seed=n, history=lines, test={"accuracy": score}) for n, score in enumerate(scores)
-        ]
+        ends = [changed(run.metrics, test={"accuracy": score}) for score in scores]
+        return [changed(run, name=cell, seed=n, history=lines, metrics=end) for n, end in enumerate(ends)]
 
     def columns(*runs: Run) -> list[tuple[str, ...]]:
         found = suite_rows("wine", study, study.preset["cpu"], runs)
-        return [(row[3], row[4], row[7]) for row in found]
+        return [tuple(str(row[n]) for n in (3, 4, 7)) for row in found]
 
     none, two, eight = ended("none", (0.8, 0.9)), "scalar b=2", "scalar b=8"  # a deviation of 0.0707
     assert columns(*none, *ended(two, (0.79, 0.79), 0.01), *ended(eight, (0.75, 0.75), 0.5)) == [
@@ -144,9 +143,9 @@ def test_the_baseline_is_what_others_are_compared_with(results):
     assert columns(*none, *ended(two, (0.93, 0.93)))[1][2] == "no: better"
     assert columns(*none[:1], *ended(two, (0.8,)))[1][2] == "one seed"
     assert columns(*ended(two, (0.8, 0.8)))[0][1:] == ("--", "--")
-    low = [replace(run, history=()) for run in ended(two, (0.1, 0.1))]
+    low = [changed(run, history=()) for run in ended(two, (0.1, 0.1))]
     assert columns(*none, low[0], *ended(two, (0.1, 0.1))[1:])[1] == ("-- (1 of 2)", "--", "no: worse")
-    assert columns(*[replace(run, history=()) for run in none], *ended(two, (0.8, 0.8)))[1][1] == "--"
+    assert columns(*[changed(run, history=()) for run in none], *ended(two, (0.8, 0.8)))[1][1] == "--"
 
 
 def test_a_figure_has_all_cells_and_a_logarithmic_axis(results):
@@ -156,7 +155,7 @@ def test_a_figure_has_all_cells_and_a_logarithmic_axis(results):
     assert "](figures/wine.svg)" in (results / "tables.md").read_text()
     # Whatever the bit width, and also where the cells are not far apart.
     study, none = three_cells(results), recorded(results, "wine", "none")
-    other = [replace(run, name="scalar b=8", settings=run.settings | {"compressor": "scalar:bits=8"}) for run in none]
+    other = [changed(run, name="scalar b=8", settings=run.settings | {"compressor": "scalar:bits=8"}) for run in none]
     runs = [*none, *recorded(results, "wine", "scalar-b-2"), *other]
     assert all(cell.name in drawn(study, runs) for cell in study.cell)
     texts = [
@@ -260,8 +259,8 @@ def test_seeds_come_one_after_the_other_in_all_members(tmp_path):
 
 
 def test_a_suite_changes_presets_key_by_key(tmp_path):
-    changed = SUITE.replace("target = 0.8", 'run = { rounds = 5 }\ncells = { "none" = { rounds = 7 } }')
-    suite = load(str(written(tmp_path, changed)))
+    text = SUITE.replace("target = 0.8", 'run = { rounds = 5 }\ncells = { "none" = { rounds = 7 } }')
+    suite = load(str(written(tmp_path, text)))
     found = all_tasks(suite, "cpu", 1, tmp_path, tmp_path)
     assert [task.config.rounds for task in found] == [12, 12, 7, 5]
     assert suite.members["breast_cancer"].preset["cpu"].target == 0.6

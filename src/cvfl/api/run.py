@@ -150,7 +150,7 @@ class Run:
 
     def _rows(self) -> list[tuple[str, str]]:
         test, metric = self.metrics.test, self._recorded.metric
-        score = f"{test[metric]:.4f}" if metric in test else "not evaluated"
+        score = f"{test[metric]:.4f}" if metric and metric in test else "not evaluated"
         better = " (lower is better)" if metric in BETTER_LOW else ""
         return [
             (f"test {metric}{better}", score),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from cvfl.errors import writing
-from cvfl.report.format import Table
 from cvfl.report.leakage import comparison
 from cvfl.report.series import to_series
-from cvfl.runs.read import Run, read_run
+from cvfl.report.table import Table
+from cvfl.runs.read import read_run
+from cvfl.runs.record import Run
 
 
 def audit_tables(runs: Sequence[Run]) -> list[Table]:
@@ -34,4 +36,4 @@ def publish_audits(paths: Sequence[Path], folder: Path) -> None:
 
 def _one_note(tables: Sequence[Table]) -> list[Table]:
     """The note is said once, under the last table."""
-    return [Table(each.title, each.head, each.rows, each.note if each is tables[-1] else "") for each in tables]
+    return [*(replace(table, note="") for table in tables[:-1]), *tables[-1:]]

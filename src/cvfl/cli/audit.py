@@ -67,13 +67,10 @@ def _audit(console: Console, run: Path, prefix: str) -> None:
         write_report([run], run / "report.html")
 
 
-def _mean(cell: str) -> str:
-    return cell.partition(" ±")[0]
-
-
 def _show(console: Console, found: Sequence[Path]) -> None:
     from cvfl.audit.publish import audit_tables  # noqa: PLC0415  matplotlib is slow to load
     from cvfl.report.leakage import run_tables  # noqa: PLC0415
+    from cvfl.report.table import without_deviation  # noqa: PLC0415
     from cvfl.runs.read import read_run  # noqa: PLC0415
 
     read = [read_run(run) for run in found]
@@ -84,7 +81,8 @@ def _show(console: Console, found: Sequence[Path]) -> None:
         for name in heads:
             shown.add_column(name, justify="left" if name in _TEXTS else "right")
         for row in table.rows:
-            shown.add_row(*(_mean(cell) for name, cell in zip(table.head, row, strict=True) if name in heads))
+            cells = [cell for name, cell in zip(table.head, row, strict=True) if name in heads]
+            shown.add_row(*(str(without_deviation(cell)) for cell in cells))
         console.print(shown)
     for run in found:
         console.print(f"{run}: audit.json, report.html")

@@ -15,12 +15,13 @@ from cvfl.advise.forecast import Forecast, Network
 from cvfl.advise.judge import Advice, Row, advise
 from cvfl.advise.trials import Effort, OnWork
 from cvfl.cli.align import alignment_line
-from cvfl.cli.display import MB, StepDisplay
+from cvfl.cli.display import StepDisplay
 from cvfl.cli.errors import one_line
 from cvfl.config.files import load_config, write_changed
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
 from cvfl.federation.load import load_data
+from cvfl.report.format import MB, brief, share
 
 
 def plan(
@@ -107,16 +108,11 @@ def advice_table(advice: Advice, tolerance: float) -> Table:
 def _cells(row: Row, with_gap: bool) -> list[str]:
     cost, figures = row.forecast, ["-"] * 4
     if cost:
-        parts = "/".join(map(_number, (cost.compute, cost.transfer, cost.latency)))
-        figures = [f"{cost.rounds:,}", _number(cost.sent.total / MB), _number(cost.seconds), parts]
+        parts = "/".join(map(brief, (cost.compute, cost.transfer, cost.latency)))
+        figures = [f"{cost.rounds:,}", brief(cost.sent.total / MB), brief(cost.seconds), parts]
     gap = ["-" if row.gap is None else f"{row.gap:+.3f}"] if with_gap else []
-    learnt = "-" if row.learnt is None else f"{row.learnt:.1%}"
+    learnt = "-" if row.learnt is None else share(row.learnt)
     return [row.setting.candidate.name, str(row.setting.Q), *figures, learnt, *gap, "no" if row.objection else "yes"]
-
-
-def _number(value: float) -> str:
-    """Three digits, or all before the point."""
-    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:,.0f}"
 
 
 def _told(advice: Advice) -> str:
@@ -138,7 +134,7 @@ def _length(row: Row) -> str:
 
 
 def _cost(cost: Forecast) -> str:
-    return f"{_number(cost.sent.total / MB)} MB and {_number(cost.seconds)} s"
+    return f"{brief(cost.sent.total / MB)} MB and {brief(cost.seconds)} s"
 
 
 def _notes(advice: Advice, config: RunConfig) -> Iterator[str]:

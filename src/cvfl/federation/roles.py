@@ -159,7 +159,7 @@ class PartyRun:
 
 
 def _named(errors: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
-    return {name: record.error(Measured(*error)) for name, error in errors.items()}
+    return {name: record.error(Measured(*error)).model_dump() for name, error in errors.items()}
 
 
 def _hashes(models: Mapping[str, nn.Module]) -> dict[str, str]:

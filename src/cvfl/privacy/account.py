@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from typing import Any
 
 import torch
+from pydantic import BaseModel, ConfigDict
 
 from cvfl.errors import ConfigError
 from cvfl.protocol import Plan
@@ -32,25 +32,40 @@ def check_accountant(noise: float | None) -> None:
         raise ConfigError("privacy.noise needs: pip install 'cvfl[privacy]'")
 
 
-def account(clip: float | None, noise: float | None, delta: float, plan: Plan, rounds: int) -> dict[str, Any] | None:
-    """The account after so many rounds, None without noise; `all_parties` is for all columns of a row together."""
-    if noise is None:
+class Spent(BaseModel):
+    """How often a row was released, and epsilon of its columns at one party and at all of them together."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+    releases: int
+    one_party: float
+    all_parties: float
+
+
+class Account(BaseModel):
+    """What noise keeps private: the norm that rows are clipped to, noise in units of it, and what rows spent."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+    clip: float
+    noise: float
+    delta: float
+    parties: int
+    training: Spent
+    held_out: Spent
+
+
+def account(clip: float | None, noise: float | None, delta: float, plan: Plan, rounds: int) -> Account | None:
+    """The account after so many rounds; None without noise, which is there only where rows are clipped."""
+    if noise is None or clip is None:
         return None
-    shares = {"training": training_releases(plan, rounds), "held_out": evaluations(plan, rounds)}
-    return {
-        "clip": clip,
-        "noise": noise,
-        "delta": delta,
-        "parties": plan.M,
-        **{
-            part: {
-                "releases": releases,
-                "one_party": epsilon(noise, releases, delta),
-                "all_parties": epsilon(noise, releases * plan.M, delta),
-            }
-            for part, releases in shares.items()
-        },
-    }
+    spent = [
+        Spent(
+            releases=releases,
+            one_party=epsilon(noise, releases, delta),
+            all_parties=epsilon(noise, releases * plan.M, delta),
+        )
+        for releases in (training_releases(plan, rounds), evaluations(plan, rounds))
+    ]
+    return Account(clip=clip, noise=noise, delta=delta, parties=plan.M, training=spent[0], held_out=spent[1])
 
 
 def training_releases(plan: Plan, rounds: int) -> int:

@@ -13,11 +13,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
+from cvfl.report.format import MB, plain
 from cvfl.report.series import Curve, Series, Spread
 from cvfl.report.svg import INK, inline
-from cvfl.runs.read import Round
-
-MB = 1e6
+from cvfl.runs.record import Round
 
 # Okabe and Ito's palette, those with the best contrast to white and to black first; brown and grey for yellow, which
 # has none to white. Nine colours and four dashes make 36 lines that differ.
@@ -28,6 +27,8 @@ _DASHES = ("-", (0, (5, 1.6)), (0, (7, 1.6, 1.4, 1.6)), (0, (1.6, 1.4)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _MARKS = 8
 _STEPS = (1, 2, 5, 10)
+_DOTS = (0, (1.4, 1.4))
+_ERRORS: dict[str, Any] = {"bound": _DOTS, "expected": _DASHES[1], "measured": "-"}
 
 # In points. A phone shows a figure at about this width, where the text is then as large as it says.
 _WIDTH, _NARROW = 360.0, 310.0
@@ -58,8 +59,13 @@ _STYLE: dict[Any, Any] = {
 
 def colour(n: int) -> str:
     """The CSS colour of the nth series."""
-    chosen = _COLOURS[n % len(_COLOURS)]
-    return "currentColor" if chosen == INK else chosen
+    return str(_style(n)["color"]).replace(INK, "currentColor")
+
+
+def _style(n: int) -> dict[str, Any]:
+    """How the nth series is drawn: lines differ in dashes and markers, too, for who does not tell colours apart."""
+    parts = {"linestyle": _DASHES, "marker": _MARKERS, "color": _COLOURS}
+    return {part: choices[n % len(choices)] for part, choices in parts.items()}
 
 
 def metric_by_epoch(series: Sequence[Series], metric: str, label: str, ident: str, target: float | None = None) -> str:
@@ -102,12 +108,8 @@ def time_by_round_trip(
         entries: list[tuple[Line2D | Patch, str]] = []
         for n, name in enumerate(computed):
             for kind, found, dash in (("computed", computed, _DASHES[1]), ("measured", measured, _DASHES[0])):
-                style: dict[str, Any] = {
-                    "linestyle": dash,
-                    "marker": _MARKERS[n % len(_MARKERS)],
-                    "color": _COLOURS[n % len(_COLOURS)],
-                }
                 if name in found:
+                    style = _style(n) | {"linestyle": dash}
                     means = [value.mean for value in found[name]]
                     bars = [value.deviation or 0.0 for value in found[name]]
                     axes.errorbar(round_trips, means, bars, capsize=2, elinewidth=1, **style)
@@ -152,15 +154,15 @@ def error_by_round(series: Sequence[Series], role: str, ident: str) -> str:
         figure, axes = _axes(170, _NARROW)
         ends: list[float] = []
         for n, one in enumerate(series):
-            for part, width in (("bound", 1.4), ("expected", 1.4), ("measured", 1.8)):
+            for part, dash in _ERRORS.items():
                 curve = one.curve(lambda line: line.number + 1, _error_of(role, part))
                 points = [(x, y) for x, y in zip(curve.x, curve.y, strict=True) if y > 0]
                 if not points:
                     continue  # without compression there is no error, and no place for it on a log axis
                 ends += [y for _, y in points]
                 xs, ys = zip(*points, strict=True)
-                style = _part(part, n) | {"color": _COLOURS[n % len(_COLOURS)], "linewidth": width}
-                axes.plot(xs, ys, markevery=_every(len(xs), n), **style)
+                allowed = {"linewidth": 1.4, "marker": ""} if part != "measured" else {}
+                axes.plot(xs, ys, markevery=_every(len(xs), n), **_style(n) | {"linestyle": dash} | allowed)
         axes.set(xlabel="round", ylabel="squared error (log)", yscale="log")
         _log_ticks(axes, "y", ends)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=_STEPS))
@@ -172,26 +174,15 @@ def error_legend(series: Sequence[Series], ident: str) -> str:
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(_WIDTH / 72, 4 / 72), facecolor="none")
         entries: list[tuple[Line2D | Patch, str]] = [
-            (Line2D([], [], color=_COLOURS[n % len(_COLOURS)], marker=_MARKERS[n % len(_MARKERS)]), one.label)
-            for n, one in enumerate(series)
-            if one.lossy
+            (Line2D([], [], **_style(n) | {"linestyle": "-"}), one.label) for n, one in enumerate(series) if one.lossy
         ]
-        entries += [(Line2D([], [], color=INK, **_part(part)), part) for part in ("expected", "bound")]
+        entries += [(Line2D([], [], color=INK, linestyle=_ERRORS[part]), part) for part in ("expected", "bound")]
         _legend(figure, entries)
         return inline(figure, ident, "Legend: a colour for each run, a line style for each figure")
 
 
 def _error_of(role: str, part: str) -> Callable[[Round], float | None]:
     return lambda line: float(getattr(line.errors[role], part)) if role in line.errors else None
-
-
-def _part(part: str, n: int | None = None) -> dict[str, Any]:
-    match part:
-        case "measured":
-            return {"linestyle": "-", "marker": _MARKERS[(n or 0) % len(_MARKERS)]}
-        case "expected":
-            return {"linestyle": (0, (5, 1.6))}
-    return {"linestyle": (0, (1.4, 1.4))}
 
 
 def _lines(
@@ -206,20 +197,15 @@ def _lines(
         figure, axes = _axes(236)
         entries: list[tuple[Line2D | Patch, str]] = []
         for n, (one, curve) in enumerate(zip(series, curves, strict=True)):
-            chosen, points = _COLOURS[n % len(_COLOURS)], len(curve.x)
-            style: dict[str, Any] = {
-                "linestyle": _DASHES[n % len(_DASHES)],
-                "marker": _MARKERS[n % len(_MARKERS)],
-                "color": chosen,
-            }
+            style, points = _style(n), len(curve.x)
             axes.plot(curve.x, curve.y, markevery=_every(points, n), **style)
             if curve.deviation:
                 low, high = zip(*((y - d, y + d) for y, d in zip(curve.y, curve.deviation, strict=True)), strict=True)
-                axes.fill_between(curve.x, low, high, color=chosen, alpha=0.18, linewidth=0)
+                axes.fill_between(curve.x, low, high, color=style["color"], alpha=0.18, linewidth=0)
             if points and len(series) > 1:
                 entries.append((Line2D([], [], **style), one.label))
         if target is not None:
-            style = {"color": INK, "linestyle": (0, (1.4, 1.4)), "linewidth": 1.2}
+            style = {"color": INK, "linestyle": _DOTS, "linewidth": 1.2}
             axes.axhline(target, **style)
             entries.append((Line2D([], [], **style), f"target {target:g}"))
         axes.set(xlabel=labels[0], ylabel=labels[1])
@@ -275,16 +261,6 @@ def _log_ticks(axes: Axes, side: str, values: Sequence[float]) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
     axis.set_minor_locator(LogLocator(subs=range(2, 10), numticks=60))
     axis.set_minor_formatter(NullFormatter())
-
-
-def plain(value: float) -> str:
-    """A tick's number: 0.05, 20, 3,000, and 10⁻⁵ or 2×10⁷ where zeros would have to be counted."""
-    if value == 0 or 1e-3 <= abs(value) < 1e5:
-        return f"{value:,.10g}"
-    digits, _, power = f"{value:.1e}".partition("e")
-    raised = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    factor = digits.removesuffix(".0")
-    return f"10{raised}" if factor == "1" else f"{factor}×10{raised}"
 
 
 def _short(text: str, limit: int) -> str:

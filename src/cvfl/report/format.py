@@ -1,52 +1,47 @@
-"""Numbers as a table shows them: aligned in their column, with a deviation, the best in bold."""
+"""Numbers as people read them: how many digits, which unit, which sign. No other module decides that."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from html import escape
+from collections.abc import Callable, Iterable
 
-from cvfl.report.figures import MB, plain
-from cvfl.report.html import NOTHING
-from cvfl.report.series import Spread
+MB = 1e6
+NOTHING = "–"
+Form = Callable[[float], str]
+"""A way to write the numbers of a column."""
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table of text for Markdown and for a page: the first cell names the row, **best** figures have stars."""
-
-    title: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    note: str = ""
-
-    def markdown(self) -> str:
-        """Title, table and note."""
-        lines = [f"| {' | '.join(cells)} |" for cells in (self.head, ("---",) * len(self.head), *self.rows)]
-        return "\n\n".join([*([f"**{self.title}**"] if self.title else []), "\n".join(lines), *self.notes()]) + "\n"
-
-    def notes(self) -> list[str]:
-        """The note, if there is one."""
-        return [self.note] if self.note else []
-
-    def html_rows(self) -> list[tuple[str, ...]]:
-        """The rows escaped, with stars as bold."""
-        return [
-            tuple(re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", escape(cell)) for cell in row) for row in self.rows
-        ]
+def digits(places: int) -> Form:
+    """So many digits after the point."""
+    return lambda value: f"{value:.{places}f}"
 
 
-def scores(values: Iterable[float]) -> Callable[[float], str]:
-    """A format of metrics and losses: four decimals, or four digits where one of the values is far from 1."""
+def fixed(values: Iterable[float], most: int = 4, unit: float = 1.0) -> Form:
+    """In units, with as many places as the smallest of the values needs for three digits, up to `most`."""
+    count = places((value / unit for value in values), most=most)
+    return lambda value: "NaN" if math.isnan(value) else f"{value / unit:,.{count}f}"
+
+
+def megabytes(values: Iterable[float]) -> Form:
+    """Bytes as MB."""
+    return fixed(values, unit=MB)
+
+
+def scores(values: Iterable[float]) -> Form:
+    """Metrics and losses: four decimals, or four digits where one of the values is far from 1."""
     usual = all(math.isnan(value) or value == 0 or 1e-3 <= abs(value) < 1e3 for value in values)
     return lambda value: "NaN" if math.isnan(value) else f"{value:.4f}" if usual else f"{value:.4g}"
 
 
 def score(value: float) -> str:
-    """A single metric."""
+    """A metric that stands alone."""
     return scores([value])(value)
+
+
+def change(value: float) -> str:
+    """By how much a metric differs from another one."""
+    text = f"{abs(value):.4f}"
+    return "the same" if text == f"{0:.4f}" else f"{'+' if value > 0 else '−'}{text}"
 
 
 def amount(value: float) -> str:
@@ -58,42 +53,35 @@ def amount(value: float) -> str:
     return plain(value)
 
 
+def brief(value: float) -> str:
+    """Three digits, of which two at most come after the point, or all before it: 0.01, 4.56, 78.9, 12,345."""
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:,.0f}"
+
+
+def plain(value: float) -> str:
+    """A number without zeros to count: 0.05, 20, 3,000, and 10⁻⁵ or 2×10⁷."""
+    if value == 0 or 1e-3 <= abs(value) < 1e5:
+        return f"{value:,.10g}"
+    factor, _, power = f"{value:.1e}".partition("e")
+    raised = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    factor = factor.removesuffix(".0")
+    return f"10{raised}" if factor == "1" else f"{factor}×10{raised}"
+
+
+def share(value: float) -> str:
+    """A part of a whole."""
+    return f"{value:.1%}"
+
+
 def times(value: float) -> str:
     """A factor."""
     return f"{value:,.{0 if value >= 100 else 1}f}×"
 
 
-def fixed(values: Iterable[float], cap: int = 4, unit: float = 1.0) -> Callable[[float], str]:
-    """A format in units with the decimals that the smallest of the values needs for three digits, up to `cap`."""
-    places = min(cap, max((decimals(value / unit) for value in values if value > 0), default=1))
-    return lambda value: "NaN" if math.isnan(value) else f"{value / unit:,.{places}f}"
-
-
-def megabytes(values: Iterable[float]) -> Callable[[float], str]:
-    """`fixed` for bytes shown as MB."""
-    return fixed(values, unit=MB)
-
-
-def column(
-    values: Sequence[Spread | None],
-    form: Callable[[float], str],
-    better: Callable[[Sequence[float]], float] | None = None,
-    fair: Sequence[bool] = (),
-) -> list[str]:
-    """The cells of a column; `better` is min or max, and only what is `fair` to compare can be best."""
-    candidates = [v.mean for v, ok in zip(values, fair, strict=False) if v and ok and not math.isnan(v.mean)]
-    shown = {form(value) for value in candidates}
-    # Where all are the same there is no best one, and what looks the same is equally good.
-    best = form(better(candidates)) if better and len(shown) > 1 else None
-    cells = []
-    for n, value in enumerate(values):
-        text = NOTHING if value is None else form(value.mean)
-        if value and best == text and fair[n]:
-            text = f"<strong>{text}</strong>"
-        if value and value.deviation and form(value.deviation) != form(0):
-            text += f" ± {form(value.deviation)}"
-        cells.append(text)
-    return cells
+def places(values: Iterable[float], least: int = 0, most: int = 4) -> int:
+    """Places after the point that show three digits of the smallest value above 0, within limits."""
+    needed = [decimals(value) for value in values if value > 0] or [1]
+    return min(most, max(least, *needed))
 
 
 def decimals(value: float) -> int:

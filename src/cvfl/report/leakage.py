@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from cvfl.report.format import Table, fixed, megabytes
-from cvfl.report.html import NOTHING
+from cvfl.report.format import NOTHING, digits, fixed, megabytes
 from cvfl.report.series import Series, Spread
+from cvfl.report.table import Cell, Row, Table, Value, column
 from cvfl.runs.audit import FEW_KNOWN, MANY_KNOWN, UNSUPERVISED, Audit, Seen
 
 Found = TypeVar("Found", bound=Seen)
 HAS_THEM, BLIND = "has them", "nothing"
+_THREE = digits(3)
 
 
 def run_tables(audit: Audit) -> list[Table]:
@@ -22,16 +23,16 @@ def run_tables(audit: Audit) -> list[Table]:
 
 def _features(audit: Audit) -> Table:
     often = [f"Mean of {audit.looks}"] if audit.looks > 1 else []
-    rows = [(role, "sealed messages", NOTHING, *[BLIND] * (2 + len(often)), NOTHING) for role in audit.blind]
+    rows: list[Row] = [(role, "sealed messages", NOTHING, *[BLIND] * (2 + len(often)), NOTHING) for role in audit.blind]
     for (observer, sees, party), found in _grouped(audit, audit.features).items():
         first, last = ([one.r2 for one in found if one.stage == stage and one.looks == 1] for stage in ("start", "end"))
         # Where all messages about a row are the same, their mean is, too.
         mean = [one.r2 for one in found if one.looks > 1] or last
         best = max(found, key=lambda one: one.best)
         r2 = [_most(values) for values in (first, last, mean)][: 2 + len(often)]
-        rows.append((observer, sees, party, *r2, f"{best.best:.3f} {best.best_column}"))
+        rows.append((observer, sees, party, *r2, Value(Spread(best.best), _THREE, unit=best.best_column)))
     for party, alone in audit.by_labels.items():
-        rows.append(("anybody", "label", party, *[f"{alone:.3f}"] * 2, *[NOTHING] * len(often), NOTHING))
+        rows.append(("anybody", "label", party, *[_most([alone])] * 2, *[NOTHING] * len(often), NOTHING))
     about = (
         f"R² on rows that the attacker does not know, after training on {audit.known:,} that it does; saying the mean "
         "is 0. First and last: one message of the initial and of the final models. Of several observers the one that "
@@ -55,16 +56,14 @@ def _pictures(audit: Audit) -> str:
 
 def _labels(audit: Audit) -> Table:
     quantity = audit.score == "R2"
-    rows: list[tuple[str, ...]] = [
-        (role, "sealed messages", NOTHING, BLIND, BLIND, BLIND, "no") for role in audit.blind
-    ]
+    rows: list[Row] = [(role, "sealed messages", NOTHING, BLIND, BLIND, BLIND, "no") for role in audit.blind]
     for (observer, sees, party), found in _grouped(audit, audit.labels).items():
         kinds = (UNSUPERVISED, (FEW_KNOWN,), (MANY_KNOWN,))
         cells = [_most([one.score for one in found if one.attack in kind]) for kind in kinds]
         rows.append((observer, sees, party, *cells, "yes" if _has_labels(audit, found[0]) else "no"))
-    rows += [("anybody", "own columns", name, NOTHING, NOTHING, f"{own:.3f}", "no") for name, own in audit.own.items()]
+    rows += [("anybody", "own columns", name, NOTHING, NOTHING, _most([own]), "no") for name, own in audit.own.items()]
     known = f"{audit.few} {'rows' if quantity else 'a class'} known"
-    task = "was not evaluated" if audit.task is None else f"reaches {audit.task:.3f} on test rows"
+    task = "was not evaluated" if audit.task is None else f"reaches {_THREE(audit.task)} on test rows"
     return Table(
         "Labels from what is seen",
         ("Observer", "Sees", "Of", "No label known", known, f"{audit.known:,} rows known", "Has them"),
@@ -97,8 +96,8 @@ def _observer(audit: Audit, seen: Seen) -> str:
     return "label holder" if audit.blind and seen.observers[0] in audit.has_labels else "a party"
 
 
-def _most(values: Sequence[float]) -> str:
-    return f"{max(values):.3f}" if values else NOTHING
+def _most(values: Sequence[float]) -> Cell:
+    return Value(Spread(max(values)), _THREE) if values else NOTHING
 
 
 COLUMNS: dict[str, Callable[[Audit], float | None]] = {
@@ -123,44 +122,38 @@ NOTE = (
 )
 
 
-def audit_figure(one: Series, figure: Callable[[Audit], float | None]) -> Spread | None:
-    """A figure of all runs of a series, if all were audited and have it."""
-    return one.spread(lambda run: figure(run.audit) if run.audit else None)
-
-
 def comparison(series: Sequence[Series], title: str = "") -> Table:
     """A row for each series that was audited, by privacy and bits: score, megabytes, and what can be learned."""
     audited = [(one, audit) for one in series if (audit := one.first.audit) and all(run.audit for run in one.runs)]
     audited.sort(key=lambda found: (found[1].privacy != "open", found[1].privacy, -(found[1].bits or 0)))
-    mb = megabytes([one.sent().training for one, _ in audited])
-    bits = fixed([audit.bits for _, audit in audited if audit.bits], 2)
+    sent = [one.sent().training for one, _ in audited]
+    bits = [audit.bits for _, audit in audited]
     score = " or ".join(dict.fromkeys(audit.score.replace("R2", "R²") for _, audit in audited))
-    rows = [
-        (
-            *(one.label, audit.compressor, bits(audit.bits) if audit.bits else NOTHING, audit.privacy),
-            audit.parties_get,
-            told(audit_figure(one, lambda audit: audit.task)),
-            mb(one.sent().training),
-            *(figure_cell(one, name) for name in COLUMNS),
-        )
-        for one, audit in audited
-    ]
-    head = ("Run", "Compressor", "Bits", "Privacy", "Parties get", f"Test {score}", "MB", *COLUMNS)
-    return Table(title, head, tuple(rows), NOTE)
+    columns: dict[str, Sequence[Cell]] = {
+        "Run": [one.label for one, _ in audited],
+        "Compressor": [audit.compressor for _, audit in audited],
+        "Bits": column([Spread(value) if value else None for value in bits], fixed(filter(None, bits), 2)),
+        "Privacy": [audit.privacy for _, audit in audited],
+        "Parties get": [audit.parties_get for _, audit in audited],
+        f"Test {score}": column([_figure(one, lambda audit: audit.task) for one, _ in audited], _THREE),
+        "MB": column([Spread(value) for value in sent], megabytes(sent)),
+        **{name: leakage_column([one for one, _ in audited], name) for name in COLUMNS},
+    }
+    return Table.of(columns, title, NOTE)
 
 
-def figure_cell(one: Series, name: str) -> str:
-    """A figure of a series, or in words what makes it moot."""
-    audit = one.first.audit
-    if audit and name == "Party: labels" and audit.parties_have_labels:
-        return HAS_THEM
-    if audit and name.startswith("Server") and "server" in audit.blind:
-        return BLIND
-    return told(audit_figure(one, COLUMNS[name]))
+def leakage_column(series: Sequence[Series], name: str) -> list[Cell]:
+    """A figure of each series, or in words what makes it moot."""
+    cells = column([_figure(one, COLUMNS[name]) for one in series], _THREE)
+    for n, one in enumerate(series):
+        audit = one.first.audit
+        if audit and name == "Party: labels" and audit.parties_have_labels:
+            cells[n] = HAS_THEM
+        if audit and name.startswith("Server") and "server" in audit.blind:
+            cells[n] = BLIND
+    return cells
 
 
-def told(value: Spread | None) -> str:
-    """Mean ± deviation."""
-    if value is None:
-        return NOTHING
-    return f"{value.mean:.3f}" if value.deviation is None else f"{value.mean:.3f} ± {value.deviation:.3f}"
+def _figure(one: Series, figure: Callable[[Audit], float | None]) -> Spread | None:
+    """A figure of all runs of a series, if all were audited and have it."""
+    return one.spread(lambda run: figure(run.audit) if run.audit else None)

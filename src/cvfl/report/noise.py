@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cvfl.report.figures import colour, plain
-from cvfl.report.format import amount
-from cvfl.report.html import NOTHING, Card, note, run_name, table
+from cvfl.privacy.account import Account, Spent
+from cvfl.report.figures import colour
+from cvfl.report.format import NOTHING, amount, plain
+from cvfl.report.html import Card, Section
 from cvfl.report.series import Series
-from cvfl.runs.read import Account, Spent
+from cvfl.report.table import Table, Text
 
 _ABOUT = (
     "Every embedding that left a party was clipped to a norm and given Gaussian noise. By what is released of a row, "
@@ -18,23 +19,24 @@ _ABOUT = (
 )
 
 
-def account_card(account: Account) -> Card:
+def noise_card(account: Account) -> Card:
     """What the account says of a training row."""
     spent = account.training
     more = f"δ {plain(account.delta)}, at one party; ε {amount(spent.all_parties)} over all {account.parties}"
     return Card("Privacy of a training row", f"ε {amount(spent.one_party)}", more)
 
 
-def account_table(series: Sequence[Series]) -> list[str]:
+def noise_section(series: Sequence[Series]) -> Section:
     """Epsilon of rows for each run that has noise."""
-    rows = {}
+    groups = []
     for n, one in enumerate(series):
         if account := one.first.account:
             about = f"norm at most {account.clip:g}, noise {account.noise:g} of it, δ {plain(account.delta)}"
             kinds = {"training row": account.training, "held-out row": account.held_out}
-            rows[run_name(one.label, colour(n), about)] = [(kind, *_cells(spent)) for kind, spent in kinds.items()]
-    head = ["Run", "Releases", "ε at one party", "ε over all parties"]
-    return [note(_ABOUT), table("Noise", head, rows)]
+            rows = [(kind, *_cells(spent)) for kind, spent in kinds.items()]
+            groups.append((Text(one.label, colour=colour(n), about=about), rows))
+    head = ("Run", "Releases", "ε at one party", "ε over all parties")
+    return Section("Noise", [_ABOUT, Table("Noise", head, groups=groups)])
 
 
 def _cells(spent: Spent) -> tuple[str, ...]:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from html import escape
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 from operator import attrgetter
 from pathlib import Path
 
-from cvfl.errors import DataError, writing
+from cvfl.errors import DataError
 from cvfl.report import figures
-from cvfl.report.format import Table, amount, megabytes
-from cvfl.report.html import NOTHING, cards, details, figure, grid, note, page, section, table
+from cvfl.report.format import NOTHING, Form, amount, megabytes, share
+from cvfl.report.html import Details, Figures, Heading, Page, Section, write_page
 from cvfl.report.leakage import comparison, run_tables
-from cvfl.report.noise import account_table
-from cvfl.report.results import Comparison, headline, metric_label, results, told_run
-from cvfl.report.series import POINTS, Series, to_series
+from cvfl.report.noise import noise_section
+from cvfl.report.results import Comparison, headline, metric_label, results_section
+from cvfl.report.series import POINTS, Series, spread, to_series
 from cvfl.report.svg import Drawn
-from cvfl.runs.read import Run, read_run
+from cvfl.report.table import Row, Table, Text
+from cvfl.runs.read import read_run
+from cvfl.runs.record import Run, Sent
 
 
 @dataclass(frozen=True)
@@ -40,109 +41,105 @@ def write_report(
     """Write the report of these run directories to the file `out`; a study adds its tables and figures."""
     if not runs:
         raise DataError("a report needs at least one run directory")
-    series = tuple(to_series([read_run(path) for path in runs]))
-    # A lone surrogate can come out of a JSON escape, but not go into a file.
-    text = _report(series, title, study).encode("utf-8", "xmlcharrefreplace")
-    with writing(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_bytes(text)
+    write_page(_page(tuple(to_series([read_run(path) for path in runs])), title, study), out)
 
 
-def _report(series: tuple[Series, ...], title: str | None, study: StudyPart | None) -> str:
+def _page(series: tuple[Series, ...], title: str | None, study: StudyPart | None) -> Page:
     compared, idents = Comparison(series), (f"figure-{n}" for n in count(1))
-    parts = [
-        cards(headline(compared)),
-        *([section("To the target", _study(study.tables))] if study else []),
-        section("Results", results(compared)),
-        section("Learning", _learning(series, idents, study)),
-        section("Bytes", _bytes(series, idents)),
+    sections = [
+        *([target_section(study.tables)] if study else []),
+        results_section(compared),
+        _learning(series, idents, study),
+        _bytes(series, idents),
     ]
     if any(one.first.error for one in series):
-        parts.append(section("Compression error", _errors(series, idents)))
+        sections.append(_errors(series, idents))
     if any(one.first.account for one in series):
-        parts.append(section("Noise", account_table(series)))
+        sections.append(noise_section(series))
     if any(one.first.audit for one in series):
-        parts.append(section("Leakage", _leakage(series)))
-    parts.append(section("Details", _details(series)))
+        sections.append(_leakage(series))
+    sections.append(_details(series))
     things = "settings" if any(len(one.runs) > 1 for one in series) else "runs"
     names = f"{len(series)} {things} compared" if len(series) > 1 else series[0].label
-    return page(title or names, _lede([run for one in series for run in one.runs]), parts)
+    return Page(title or names, _lede([run for one in series for run in one.runs]), sections, headline(compared))
 
 
-def _study(tables: Sequence[Table]) -> list[str]:
-    return [
-        table(one.title or "To the target", one.head, {"": one.html_rows()}, foot=" ".join([one.title, *one.notes()]))
-        for one in tables
-    ]
+def target_section(tables: Sequence[Table]) -> Section:
+    """The tables of a study; on a page the title of a table is read aloud, so that its note says it, too."""
+    title = "To the target"
+    return Section(
+        title, [replace(one, title=one.title or title, note=f"{one.title} {one.note}".strip()) for one in tables]
+    )
 
 
 def _lede(runs: Sequence[Run]) -> str:
-    parties = max(len(run.by_party) for run in runs)
+    parties = max(len(run.sent.by_party) for run in runs)
     versions = sorted({run.versions["cvfl"] for run in runs if "cvfl" in run.versions})
     found = [f"{len(runs)} run{'s' * (len(runs) > 1)}", f"{parties} {'party' if parties == 1 else 'parties'}"]
     return " · ".join([*found, *(f"cvfl {version}" for version in versions)])
 
 
-def _learning(series: Sequence[Series], idents: Iterator[str], study: StudyPart | None) -> list[str]:
+def _learning(series: Sequence[Series], idents: Iterator[str], study: StudyPart | None) -> Section:
     about = "Bands are one standard deviation over seeds." if any(len(one.runs) > 1 for one in series) else ""
-    drawn = [figure(one.title, about, one.svg) for one in study.drawn] if study else []
+    drawn = [replace(one, about=about) for one in study.drawn] if study else []
     evaluated = dict.fromkeys(one.first.metric for one in series if _evaluated(one, one.first.metric))
     for metric in (name for name in evaluated if name and not (study and study.drawn and name == study.metric)):
         name = f"test {metric_label(metric)}"
         drawn += [
-            figure(
+            Drawn(
                 f"{_upper(name)} by megabytes sent",
-                "Training bytes in both directions; evaluation is apart. " + about,
                 figures.metric_by_megabytes(series, metric, name, next(idents)),
+                f"Training bytes in both directions; evaluation is apart. {about}",
             ),
-            figure(f"{_upper(name)} by epoch", about, figures.metric_by_epoch(series, metric, name, next(idents))),
+            Drawn(f"{_upper(name)} by epoch", figures.metric_by_epoch(series, metric, name, next(idents)), about),
         ]
     if any(one.first.history for one in series):
         averaged = any(len(one.first.history) > POINTS for one in series)
         text = f"On the batches of training{', averaged over neighbouring rounds' * averaged}. {about}"
-        drawn.append(figure("Training loss by epoch", text, figures.loss_by_epoch(series, next(idents))))
+        drawn.append(Drawn("Training loss by epoch", figures.loss_by_epoch(series, next(idents)), text))
     if "loss" not in evaluated and any(_evaluated(one, "loss") for one in series):
         svg = figures.metric_by_epoch(series, "loss", "test loss", next(idents))
-        drawn.append(figure("Test loss by epoch", about, svg))
-    missing = "" if evaluated else "No run was evaluated, so there is no test metric to draw."
-    return [*([note(missing)] if missing else []), grid(drawn)]
+        drawn.append(Drawn("Test loss by epoch", svg, about))
+    missing = [] if evaluated else ["No run was evaluated, so there is no test metric to draw."]
+    return Section("Learning", [*missing, Figures(drawn)])
 
 
 def _evaluated(one: Series, metric: str | None) -> bool:
     return any(metric in line.test for run in one.runs for line in run.history)
 
 
-def _bytes(series: Sequence[Series], idents: Iterator[str]) -> list[str]:
+def _bytes(series: Sequence[Series], idents: Iterator[str]) -> Section:
     parties = [sent for one in series for sent in one.by_party().values()]
     mb = megabytes([value for sent in parties for value in (sent.up, sent.down, sent.evaluation)])
     widest = max((sent.total for sent in parties), default=0.0)
-    rows = {
-        told_run(one, n): [
-            (escape(name), mb(sent.up), mb(sent.down), mb(sent.evaluation), mb(sent.total))
-            for name, sent in one.by_party().items()
-        ]
+    groups = [
+        (_named(one, n), [_bytes_row(name, sent, mb) for name, sent in one.by_party().items()])
         for n, one in enumerate(series)
-    }
-    head = ["Party", "Up MB", "Down MB", "Evaluation MB", "Total MB"]
-    drawn = [figure(one.label, "", figures.bytes_by_party(one, widest, next(idents))) for one in series]
-    return [
-        note(
-            "MB by party and direction: up is to the server, down is from it."
-            + " All runs are drawn to one scale." * (len(series) > 1)
-        ),
-        grid(drawn),
-        details("Bytes by party", table("Bytes by party", head, rows), shown=len(series) == 1),
-        *_formula(series),
     ]
+    head = ("Party", "Up MB", "Down MB", "Evaluation MB", "Total MB")
+    scale = " All runs are drawn to one scale." * (len(series) > 1)
+    return Section(
+        "Bytes",
+        [
+            f"MB by party and direction: up is to the server, down is from it.{scale}",
+            Figures([Drawn(one.label, figures.bytes_by_party(one, widest, next(idents))) for one in series]),
+            Details(Table("Bytes by party", head, groups=groups), shown=len(series) == 1),
+            *_formula(series),
+        ],
+    )
 
 
-def _formula(series: Sequence[Series]) -> list[str]:
+def _bytes_row(name: str, sent: Sent, mb: Form) -> Row:
+    return name, *(mb(value) for value in (sent.up, sent.down, sent.evaluation, sent.total))
+
+
+def _formula(series: Sequence[Series]) -> list[Heading | str | Table]:
     known = [
         (n, one, formula.mean) for n, one in enumerate(series) if (formula := one.spread(attrgetter("formula_bytes")))
     ]
     mb = megabytes([value for _, one, formula in known for value in (formula, one.sent().training)])
     rows = [
-        (told_run(one, n), mb(formula), mb(sent := one.sent().training), f"{sent / formula:.1%}")
+        (_named(one, n), mb(formula), mb(sent := one.sent().training), share(sent / formula))
         for n, one, formula in known
         if formula > 0
     ]
@@ -152,101 +149,92 @@ def _formula(series: Sequence[Series]) -> list[str]:
         "The formula is the one that the paper's authors plot: nominal bits for every value, each upload of Algorithm "
         "1 counted once a party, no headers, indices or evaluation; measured are the bytes of all training frames."
     )
-    head = ["Run", "Formula MB", "Measured MB", "Measured / formula"]
-    return ["<h3>Formula and measurement</h3>", note(text), table("Formula and measured bytes", head, {"": rows})]
+    head = ("Run", "Formula MB", "Measured MB", "Measured / formula")
+    return [Heading("Formula and measurement"), text, Table("Formula and measured bytes", head, rows)]
 
 
-def _leakage(series: Sequence[Series]) -> list[str]:
-    text = (
-        "What a curious server or party could learn from the messages that it gets, as an audit measured it by attacks "
-        "on the frames of the initial and the final models. A stronger attack may learn more."
-    )
-    found = comparison(series, "Leakage")
-    single = [(one.label, audit) for one in series if (audit := one.first.audit) and len(one.runs) == 1]
-    each = [_findings(label, found, len(series) == 1) for label, audit in single for found in run_tables(audit)]
-    return [note(text), table(found.title, found.head, {"": found.html_rows()}, foot=found.note), *each]
-
-
-def _findings(label: str, found: Table, shown: bool) -> str:
-    """What an audit found of one run, under who sees what."""
-    rows: dict[str, list[tuple[str, ...]]] = {}
-    for observer, sees, *cells in found.html_rows():
-        rows.setdefault(f"{observer}: {sees}", []).append(tuple(cells))
-    name = f"{found.title}: {label}"
-    return details(name, table(name, found.head[2:], rows, foot=found.note), shown)
-
-
-def _errors(series: Sequence[Series], idents: Iterator[str]) -> list[str]:
-    rows = []
-    for n, one in enumerate(series):
-        measured, expected, bound = (one.spread(_error_part(part)) for part in ("measured", "expected", "bound"))
-        if not (measured and expected and bound):
-            rows.append((told_run(one, n), *[NOTHING] * 4))
-            continue
-        values = (measured.mean, expected.mean, bound.mean)
-        over = ' <span class="badge">exceeds the bound</span>' if one.over_bound else ""
-        rows.append((told_run(one, n), *map(amount, values), _share(measured.mean, bound.mean) + over))
+def _errors(series: Sequence[Series], idents: Iterator[str]) -> Section:
     text = (
         "Squared error of what was sent, beside what theory allows: “expected” limits its mean over the dither, "
         "“bound” limits every single outcome. The table sums over all measured messages of a run"
     )
-    lossy = any(one.lossy for one in series)
-    shown = _error_figures(series, idents) if lossy else []
-    return [
-        note(text + ("; the figures show one message a round." if lossy else ".")),
-        table("Compression error", ["Run", "Measured", "Expected", "Bound", "Measured / bound"], {"": rows}),
-        *shown,
-    ]
-
-
-def _error_figures(series: Sequence[Series], idents: Iterator[str]) -> list[str]:
+    head = ("Run", "Measured", "Expected", "Bound", "Measured / bound")
+    table = Table("Compression error", head, [_error_row(one, n) for n, one in enumerate(series)])
+    if not any(one.lossy for one in series):
+        return Section("Compression error", [f"{text}.", table])
     roles = dict.fromkeys(role for one in series for role in one.roles)
-    drawn = [figure(role, "", figures.error_by_round(series, role, next(idents))) for role in roles]
-    return [f'<div class="key">{figures.error_legend(series, next(idents))}</div>', grid(drawn, "narrow")]
+    drawn = [Drawn(role, figures.error_by_round(series, role, next(idents))) for role in roles]
+    shown = Figures(drawn, narrow=True, legend=figures.error_legend(series, next(idents)))
+    return Section("Compression error", [f"{text}; the figures show one message a round.", table, shown])
 
 
-def _error_part(part: str) -> Callable[[Run], float | None]:
-    return lambda run: None if run.error is None else float(getattr(run.error, part))
+def _error_row(one: Series, n: int) -> Row:
+    errors = [run.error for run in one.runs if run.error]
+    if len(errors) < len(one.runs):
+        return (_named(one, n), *[NOTHING] * 4)
+    parts = [spread([getattr(error, part) for error in errors]).mean for part in ("measured", "expected", "bound")]
+    warning = "exceeds the bound" if one.over_bound else ""
+    return (_named(one, n), *map(amount, parts), Text(_bound_share(parts[0], parts[2]), warning=warning))
 
 
-def _share(measured: float, bound: float) -> str:
+def _bound_share(measured: float, bound: float) -> str:
     if not bound > 0:
         return "exact" if measured == 0 else NOTHING
-    return NOTHING if math.isnan(measured) else f"{measured / bound:.1%}"
+    return NOTHING if math.isnan(measured) else share(measured / bound)
 
 
-def _details(series: Sequence[Series]) -> list[str]:
+def _leakage(series: Sequence[Series]) -> Section:
+    text = (
+        "What a curious server or party could learn from the messages that it gets, as an audit measured it by attacks "
+        "on the frames of the initial and the final models. A stronger attack may learn more."
+    )
+    single = [(one.label, audit) for one in series if (audit := one.first.audit) and len(one.runs) == 1]
+    each = [
+        Details(_by_observer(label, found), shown=len(series) == 1)
+        for label, audit in single
+        for found in run_tables(audit)
+    ]
+    return Section("Leakage", [text, comparison(series, "Leakage"), *each])
+
+
+def _by_observer(label: str, found: Table) -> Table:
+    """What an audit found of one run, under who sees what."""
+    groups: dict[str, list[Row]] = {}
+    for observer, sees, *cells in found.rows:
+        groups.setdefault(f"{observer}: {sees}", []).append(cells)
+    return Table(f"{found.title}: {label}", found.head[2:], note=found.note, groups=[*groups.items()])
+
+
+def _details(series: Sequence[Series]) -> Section:
     labels = [one.label for one in series]
-    settings = [_with_seeds(one) for one in series]
-    versions = [one.first.versions for one in series]
-    hashes = {
-        f"{told_run(one, n)}<small>seed {run.seed}</small>": [(escape(k), escape(v)) for k, v in run.parameters.items()]
+    seeds = [{"seed": ", ".join(str(run.seed) for run in one.runs)} for one in series]
+    settings = _matrix([{**one.first.settings, **seed} for one, seed in zip(series, seeds, strict=True)])
+    versions = _matrix([one.first.versions for one in series])
+    hashes = [
+        (_named(one, n, f"seed {run.seed}"), [*run.parameters.items()])
         for n, one in enumerate(series)
         for run in one.runs
         if run.parameters
-    }
-    tables: dict[str, tuple[list[str], Mapping[str, Sequence[Sequence[str]]]]] = {
-        "Configuration": (["Setting", *labels], {"": _matrix(settings)}),
-        "Versions": (["Package", *labels], {"": _matrix(versions)}),
-        "Parameter hashes": (["Role", "SHA-256"], hashes),
-    }
-    return [
-        details(name, table(name, head, rows, "texts")) for name, (head, rows) in tables.items() if any(rows.values())
     ]
+    tables = (
+        Table("Configuration", ("Setting", *labels), settings, texts=True),
+        Table("Versions", ("Package", *labels), versions, texts=True),
+        Table("Parameter hashes", ("Role", "SHA-256"), groups=hashes, texts=True),
+    )
+    return Section("Details", [Details(table) for table in tables if table.rows or table.groups])
 
 
-def _with_seeds(one: Series) -> dict[str, str]:
-    return {**one.first.settings, "seed": ", ".join(str(run.seed) for run in one.runs)}
-
-
-def _matrix(columns: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
+def _matrix(columns: Sequence[Mapping[str, str]]) -> list[Row]:
     """A row a key, a column a run; where the runs differ the values are bold."""
-    rows = []
+    rows: list[Row] = []
     for key in dict.fromkeys(key for found in columns for key in found):
         values = [found.get(key, NOTHING) for found in columns]
-        differs = len(set(values)) > 1
-        rows.append((escape(key), *(f"<strong>{escape(v)}</strong>" if differs else escape(v) for v in values)))
+        rows.append((key, *(Text(value, bold=len(set(values)) > 1) for value in values)))
     return rows
+
+
+def _named(one: Series, n: int, about: str = "") -> Text:
+    return Text(one.label, colour=figures.colour(n), about=about)
 
 
 def _upper(text: str) -> str:

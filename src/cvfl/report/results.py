@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from html import escape
 from operator import attrgetter
 
 from cvfl.protocol.metrics import BETTER_LOW
 from cvfl.report.figures import colour
-from cvfl.report.format import amount, column, fixed, megabytes, score, scores, times
-from cvfl.report.html import NOTHING, Card, details, run_name, table
-from cvfl.report.leakage import HEADLINES, figure_cell
-from cvfl.report.noise import account_card
+from cvfl.report.format import NOTHING, Form, amount, change, fixed, megabytes, score, scores, times
+from cvfl.report.html import Card, Details, Section
+from cvfl.report.leakage import HEADLINES, leakage_column
+from cvfl.report.noise import noise_card
 from cvfl.report.series import Series, Spread
-from cvfl.runs.read import Run
+from cvfl.report.table import Cell, Table, Text, Value, column
+from cvfl.runs.record import Run
 
 _METRICS = {"roc_auc": "ROC AUC", "f1": "F1", "rmse": "RMSE", "top5": "top-5 accuracy"}
 
@@ -50,11 +50,6 @@ def metric_label(metric: str | None) -> str:
     return "metric" if metric is None else _METRICS.get(metric, metric.replace("_", " "))
 
 
-def told_run(one: Series, n: int) -> str:
-    """The name of the nth series for a table, as HTML."""
-    return run_name(one.label, colour(n))
-
-
 def headline(compared: Comparison) -> list[Card]:
     """What to see first."""
     return _many(compared) if len(compared.series) > 1 else _one(compared.series[0])
@@ -64,7 +59,7 @@ def _one(one: Series) -> list[Card]:
     sent, test, train = one.sent(), _scores(one, "test"), _scores(one, "train")
     mb = megabytes([sent.up, sent.down, sent.evaluation])
     seconds = [run.seconds for run in one.runs]
-    noise = [account_card(one.first.account)] if one.first.account else []
+    noise = [noise_card(one.first.account)] if one.first.account else []
     return [
         Card(
             f"Test {metric_label(one.first.metric)}",
@@ -98,15 +93,9 @@ def _many(compared: Comparison) -> list[Card]:
     if compared.baseline and compared.baseline is not least:
         price = f"{least.label} against {compared.baseline.label}"
         if compared.metric and {least.label, compared.baseline.label} <= reached.keys():
-            change = reached[least.label] - reached[compared.baseline.label]
-            price += f"; test {name} {_signed(change)}"
+            price += f"; test {name} {change(reached[least.label] - reached[compared.baseline.label])}"
         cards.append(Card("Largest reduction", times(compared.reduction(least) or 1), price))
     return cards
-
-
-def _signed(change: float) -> str:
-    text = f"{abs(change):.4f}"
-    return "the same" if float(text) == 0 else f"{'+' if change > 0 else '−'}{text}"
 
 
 def _cheapest(series: Sequence[Series], reached: Mapping[str, float], metric: str | None) -> Series:
@@ -118,10 +107,9 @@ def _cheapest(series: Sequence[Series], reached: Mapping[str, float], metric: st
     return next((one for one in near if best is not None and reached.get(one.label) == best), near[0])
 
 
-def results(compared: Comparison) -> list[str]:
+def results_section(compared: Comparison) -> Section:
     """The table of results with its explanation, and every seed where there are several."""
     many, seeds = len(compared.series) > 1, any(len(one.runs) > 1 for one in compared.series)
-    stopped = sum(not one.completed for one in compared.series)
     about = ["1 MB is 1,000,000 bytes, counted where frames leave a process."]
     if many:
         about.append("Bold is the best of a column.")
@@ -133,57 +121,72 @@ def results(compared: Comparison) -> list[str]:
         about.append("What a server or a party could learn of columns and labels is under Leakage.")
     if seeds:
         about.append("Runs that differ in nothing but their seed are shown as mean ± standard deviation.")
-    if stopped:
+    if not all(one.completed for one in compared.series):
         about.append("An interrupted run stopped before its last round and takes no part in the comparison.")
-    head, rows = _rows(compared, compared.series, range(len(compared.series)), many)
-    html = [table("Results", head, {"": rows}, foot=" ".join(about))]
-    if seeds:
-        each = [(Series(one.label, (run,)), n) for n, one in enumerate(compared.series) for run in one.runs]
-        head, rows = _rows(compared, [one for one, _ in each], [n for _, n in each], False)
-        html.append(details("Results of every seed", table("Results of every seed", head, {"": rows})))
-    return html
+    columns = _columns(compared, compared.series, range(len(compared.series)), many)
+    whole = Table.of(columns, "Results", " ".join(about))
+    if not seeds:
+        return Section("Results", [whole])
+    each = [(Series(one.label, (run,)), n) for n, one in enumerate(compared.series) for run in one.runs]
+    columns = _columns(compared, [one for one, _ in each], [n for _, n in each], False)
+    return Section("Results", [whole, Details(Table.of(columns, "Results of every seed"))])
 
 
-def _rows(
+def _columns(
     compared: Comparison, series: Sequence[Series], colours: Iterable[int], bold: bool
-) -> tuple[list[str], list[tuple[str, ...]]]:
+) -> dict[str, Sequence[Cell]]:
     fair, name = [one.completed and bold for one in series], metric_label(compared.metric)
-    named = [run_name(one.label, colour(n), _seeds(one)) for one, n in zip(series, colours, strict=True)]
-    columns = {
-        "Run": named,
+    columns: dict[str, Sequence[Cell]] = {
+        "Run": [Text(one.label, colour=colour(n), about=_seeds(one)) for one, n in zip(series, colours, strict=True)],
         f"Test {name}": _score_column(compared, series, "test", fair),
         f"Train {name}": _score_column(compared, series, "train", fair),
         "Rounds": [f"{one.first.rounds:,}" for one in series],
     }
     if any(one.first.account for one in series):
-        columns["ε"] = column([one.spread(_epsilon) for one in series], amount)
+        columns["ε"] = _column([one.spread(_epsilon) for one in series], amount)
     for part in ("up", "down", "evaluation", "total"):
         figure = attrgetter(f"sent.{part}")
         form = megabytes(figure(run) for one in series for run in one.runs)
-        columns[f"{part.capitalize()} MB"] = column([one.spread(figure) for one in series], form, min, fair)
+        columns[f"{part.capitalize()} MB"] = _column([one.spread(figure) for one in series], form, min, fair)
     if compared.baseline:
         factors = [compared.reduction(one) for one in series]
-        columns["Reduction"] = column([None if r is None else Spread(r) for r in factors], times, max, fair)
+        columns["Reduction"] = _column([None if r is None else Spread(r) for r in factors], times, max, fair)
     if any(one.first.audit for one in series):
-        columns |= {name: [figure_cell(one, name) for one in series] for name in HEADLINES}
+        columns |= {name: leakage_column(series, name) for name in HEADLINES}
     seconds = [one.spread(attrgetter("seconds")) for one in series]
-    columns["Seconds"] = column(seconds, fixed([s.mean for s in seconds if s], 1), min, fair)
-    return list(columns), list(zip(*columns.values(), strict=True))
+    columns["Seconds"] = _column(seconds, fixed([s.mean for s in seconds if s], 1), min, fair)
+    return columns
 
 
-def _score_column(compared: Comparison, series: Sequence[Series], part: str, fair: Sequence[bool]) -> list[str]:
+def _score_column(compared: Comparison, series: Sequence[Series], part: str, fair: Sequence[bool]) -> list[Cell]:
     values = [_scores(one, part) for one in series]
     form = scores(value.mean for value in values if value)
     if compared.metric:
-        return column(values, form, _better(compared.metric), fair)
+        return _column(values, form, _better(compared.metric), fair)
     # Runs of different tasks: nothing to compare, and each value needs its name.
-    cells = zip(column(values, form), series, strict=True)
-    return [cell if cell == NOTHING else f"{cell} {escape(metric_label(one.first.metric))}" for cell, one in cells]
+    cells = zip(_column(values, form), series, strict=True)
+    return [
+        replace(cell, unit=metric_label(one.first.metric)) if isinstance(cell, Value) else cell for cell, one in cells
+    ]
+
+
+def _column(
+    values: Sequence[Spread | None],
+    form: Form,
+    better: Callable[[Sequence[float]], float] | None = None,
+    fair: Sequence[bool] | None = None,
+) -> list[Cell]:
+    """A column without the deviations that would be written as zero: what all seeds send is the same."""
+    shown = [
+        Spread(one.mean) if one and one.deviation is not None and form(one.deviation) == form(0) else one
+        for one in values
+    ]
+    return column(shown, form, better, fair)
 
 
 def _scores(one: Series, part: str) -> Spread | None:
     def read(run: Run) -> float | None:
-        found: dict[str, float] = getattr(run, part)
+        found: dict[str, float] = getattr(run.metrics, part)
         return found.get(run.metric) if run.metric else None
 
     return one.spread(read)

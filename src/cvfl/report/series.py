@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from cvfl.runs.read import CompressionError, Round, Run, Sent
+from cvfl.runs.record import CompressionError, Round, Run, Sent
 
 POINTS = 120
 """Most points of a curve; longer histories are averaged in windows of equal length."""
@@ -81,8 +81,9 @@ class Series:
 
     def by_party(self) -> dict[str, Sent]:
         """Mean bytes of every party over the runs that have it."""
-        names = dict.fromkeys(name for run in self.runs for name in run.by_party)
-        return {name: _mean_sent([run.by_party[name] for run in self.runs if name in run.by_party]) for name in names}
+        each = [run.sent.by_party for run in self.runs]
+        names = dict.fromkeys(name for parties in each for name in parties)
+        return {name: _mean_sent([parties[name] for parties in each if name in parties]) for name in names}
 
     def curve(self, x: Callable[[Round], float], y: Callable[[Round], float | None]) -> Curve:
         """The curve over evenly spaced rounds that have a value of y, the nth of each run beside that of the others.
@@ -154,4 +155,4 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _mean_sent(sent: Sequence[Sent]) -> Sent:
-    return Sent(_mean([s.up for s in sent]), _mean([s.down for s in sent]), _mean([s.evaluation for s in sent]))
+    return Sent(**{part: _mean([getattr(one, part) for one in sent]) for part in ("up", "down", "evaluation")})

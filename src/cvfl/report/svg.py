@@ -22,11 +22,12 @@ _HREF = "{http://www.w3.org/1999/xlink}href"
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure with its title, as an element of a page; `name` is that of its file."""
+    """A figure with its title and a line about it, as an element of a page; `name` is that of its file, if any."""
 
-    name: str
     title: str
     svg: str
+    about: str = ""
+    name: str = ""
 
 
 def inline(figure: Figure, ident: str, title: str) -> str:

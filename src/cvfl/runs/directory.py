@@ -15,7 +15,8 @@ import hashlib
 import json
 import platform
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,11 @@ from cvfl.errors import ConfigError, writing
 from cvfl.privacy import Aligned
 from cvfl.protocol import Measured, Plan
 from cvfl.runs.journal import Journal
+from cvfl.runs.record import CompressionError, Round, Sent, SentInAll
 from cvfl.runtime import Meter, RoundReport, Traffic
+
+PARTS = ("train", "validation", "test")
+"""The kinds of rows that an evaluation has metrics of."""
 
 
 class RunDirectory:
@@ -114,52 +119,44 @@ def fingerprint(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def traffic(total: Traffic) -> dict[str, int]:
-    """Bytes by direction as the files spell them."""
-    return {"up": total.up, "down": total.down, "evaluation": total.evaluation}
+def error(found: Measured) -> CompressionError:
+    """A measured error as the files spell it."""
+    return CompressionError(measured=found.error, expected=found.expected, bound=found.worst)
 
 
-def error(measured: Measured) -> dict[str, float]:
-    """A measured error beside the mean and the worst that theory allows."""
-    return {"measured": measured.error, "expected": measured.expected, "bound": measured.worst}
+def sent_by_party(counted: Mapping[int, Traffic], names: Sequence[str]) -> dict[str, Sent]:
+    """Bytes of every party by name."""
+    return {name: Sent.of(counted.get(m, Traffic())) for m, name in enumerate(names, start=1)}
 
 
 def alignment(aligned: Aligned | None, sent: Meter) -> dict[str, Any] | None:
     """How many rows each party had and all share, and the bytes that it took to find out."""
     if aligned is None:
         return None
+    counted = SentInAll(**asdict(sent.total()), by_party=sent_by_party(sent.parties, aligned.names))
     return {
         "rows": dict(zip(aligned.names, aligned.sizes, strict=True)),
         "common": aligned.common,
         "warning": aligned.warning,
-        "bytes": traffic(sent.total()) | {"by_party": by_party(sent.parties, aligned.names)},
+        "bytes": counted.model_dump(exclude_unset=True),
     }
-
-
-def by_party(sent: Mapping[int, Traffic], names: tuple[str, ...]) -> dict[str, dict[str, int]]:
-    """Bytes of every party by name."""
-    return {name: traffic(sent.get(m, Traffic())) for m, name in enumerate(names, start=1)}
 
 
 def round_line(report: RoundReport, plan: Plan, meter: Meter, names: tuple[str, ...]) -> dict[str, Any]:
     """The metrics.jsonl line of a round; bytes are those of all rounds up to this one."""
-    sent = meter.through(report.t0)
-    line: dict[str, Any] = {
-        "round": report.t0,
-        "epoch": (report.t0 + 1) / plan.rounds_per_epoch,
-        "loss": report.loss,
-        "step_size": plan.eta(report.t0),
-        "seconds": report.seconds,
-        "bytes": traffic(sum(sent.values(), Traffic())),
-        "by_party": by_party(sent, names),
-    }
-    if report.evaluation:
-        metrics = {part: getattr(report.evaluation, part) for part in ("train", "validation", "test")}
-        line |= {part: values for part, values in metrics.items() if values}
-    if report.measured:
-        roles = ("server", *names)
-        line["compression_error"] = {roles[m]: error(measured) for m, measured in sorted(report.measured.items())}
-    return line
+    counted, roles = meter.through(report.t0), ("server", *names)
+    scores: dict[str, Any] = {part: getattr(report.evaluation, part, {}) for part in PARTS}
+    return Round(
+        round=report.t0,
+        epoch=(report.t0 + 1) / plan.rounds_per_epoch,
+        loss=report.loss,
+        step_size=plan.eta(report.t0),
+        seconds=report.seconds,
+        bytes=Sent.of(sum(counted.values(), Traffic())),
+        by_party=sent_by_party(counted, names),
+        **scores,
+        compression_error={roles[m]: error(found) for m, found in sorted(report.measured.items())},
+    ).model_dump(by_alias=True, exclude_defaults=True)
 
 
 def versions() -> dict[str, str]:

@@ -10,10 +10,9 @@ from cvfl.config.schema import RunConfig
 from cvfl.privacy.account import account
 from cvfl.protocol import Recipe
 from cvfl.protocol.metrics import BETTER_LOW, headline
-from cvfl.runs import directory as record
+from cvfl.runs.directory import PARTS, sent_by_party, versions
+from cvfl.runs.record import Best, CompressionError, Scores, Sent, SentInAll, Summary
 from cvfl.runtime import Meter
-
-_PARTS = ("train", "validation", "test")
 
 
 def summarise(
@@ -25,45 +24,48 @@ def summarise(
     parameters: Mapping[str, str],
     seconds: float,
 ) -> dict[str, Any]:
-    """The summary of a run; `parameters` are the hashes of its models by role."""
+    """The summary of a run as its file holds it; `parameters` are the hashes of its models by role."""
     plan, metric, privacy = recipe.plan, headline(recipe.plan.loss), config.privacy
     evaluated = [line for line in history if "train" in line]
-    last = evaluated[-1] if evaluated else {}
-    sent = meter.total()
-    return {
-        "name": name,
-        "seed": config.seed,
-        "rounds": len(history),
-        "completed": len(history) == plan.rounds,
-        "metric": metric,
-        "metrics": {part: last.get(part, {}) for part in _PARTS},
-        "best": _best(evaluated, metric),
-        "rows": {"train": plan.rows, "validation": plan.validation_rows, "test": plan.test_rows},
-        "bytes": record.traffic(sent) | {"total": sent.total, "by_party": record.by_party(meter.parties, recipe.names)},
-        "formula_bytes": formula_bytes(recipe, len(history)),
-        "compression_error": _error(history),
-        "privacy": account(privacy.clip, privacy.noise, privacy.delta, plan, len(history)),
-        "seconds": seconds,
-        "parameters": dict(parameters),
-        "config": config.model_dump(mode="json"),
-        "versions": record.versions(),
-    }
+    sent = Sent.of(meter.total())
+    return Summary(
+        name=name,
+        seed=config.seed,
+        rounds=len(history),
+        completed=len(history) == plan.rounds,
+        metric=metric,
+        metrics=Scores(**_scores(evaluated[-1] if evaluated else {})),
+        best=_best(evaluated, metric),
+        rows={"train": plan.rows, "validation": plan.validation_rows, "test": plan.test_rows},
+        bytes=SentInAll(**dict(sent), total=sent.total, by_party=sent_by_party(meter.parties, recipe.names)),
+        formula_bytes=formula_bytes(recipe, len(history)),
+        compression_error=_error(history),
+        privacy=account(privacy.clip, privacy.noise, privacy.delta, plan, len(history)),
+        seconds=seconds,
+        parameters=dict(parameters),
+        config=config.model_dump(mode="json"),
+        versions=versions(),
+    ).model_dump(by_alias=True, exclude_unset=True)
 
 
-def _best(evaluated: Sequence[Mapping[str, Any]], metric: str) -> dict[str, Any] | None:
-    """The first round with the best validation metric; without validation rows there is nothing to choose by."""
+def _scores(line: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    return {part: line.get(part, {}) for part in PARTS}
+
+
+def _best(evaluated: Sequence[Mapping[str, Any]], metric: str) -> Best | None:
     lines = [line for line in evaluated if metric in line.get("validation", {})]
     if not lines:
         return None
     sign = -1 if metric in BETTER_LOW else 1
     line = max(lines, key=lambda line: sign * line["validation"][metric])
-    return {"round": line["round"]} | {part: line.get(part, {}) for part in _PARTS}
+    return Best(round=line["round"], **_scores(line))
 
 
-def _error(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def _error(history: Sequence[Mapping[str, Any]]) -> CompressionError:
     """Measured error beside the mean and the worst that theory allows, summed over what was measured."""
-    measured = [error for line in history for error in line.get("compression_error", {}).values()]
-    return {key: sum((error[key] for error in measured), 0.0) for key in ("measured", "expected", "bound")}
+    errors = [error for line in history for error in line.get("compression_error", {}).values()]
+    parts = ("measured", "expected", "bound")
+    return CompressionError(**{part: sum((error[part] for error in errors), 0.0) for part in parts})
 
 
 def formula_bytes(recipe: Recipe, R: int) -> int:

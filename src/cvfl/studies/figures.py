@@ -11,7 +11,7 @@ from cvfl.report import figures
 from cvfl.report.results import metric_label
 from cvfl.report.series import Series, to_series
 from cvfl.report.svg import Drawn, standalone
-from cvfl.runs.read import Run
+from cvfl.runs.record import Run
 from cvfl.studies.latency import ROUND_TRIPS, Measured
 from cvfl.studies.study import Preset, Study
 from cvfl.studies.tables import computed_times, measured_times, rounds_to_target, rows_of
@@ -33,14 +33,14 @@ def suite_figure(name: str, study: Study, preset: Preset, runs: Sequence[Run]) -
     label = f"test {metric_label(study.metric)}"
     series = to_series([run for found in rows_of(study, runs).values() for run in found])
     svg = figures.metric_by_megabytes(series, study.metric, label, f"figure-{name}", preset.target, log=True)
-    return Drawn(name, f"{study.title}: {label} by megabytes sent", svg)
+    return Drawn(f"{study.title}: {label} by megabytes sent", svg, name=name)
 
 
 def groups(series: Sequence[Series]) -> dict[str, list[Series]]:
     """What goes into one figure: cells with as many parties, or of one bit width beside those without compression."""
-    sizes = sorted({len(one.first.by_party) for one in series})
+    sizes = sorted({len(one.first.sent.by_party) for one in series})
     if len(sizes) > 1:
-        return {f"M = {M}": [one for one in series if len(one.first.by_party) == M] for M in sizes}
+        return {f"M = {M}": [one for one in series if len(one.first.sent.by_party) == M] for M in sizes}
     widths = sorted({bits for one in series if (bits := _bits(one.first)) is not None})
     if len(widths) < 2:
         return {"": list(series)}
@@ -70,7 +70,7 @@ def _learning(study: Study, preset: Preset, part: str, series: Sequence[Series])
     ):
         name = f"{study.metric}-by-{axis}{suffix}"
         svg = draw(series, study.metric, label, f"figure-{name}", preset.target)
-        drawn.append(Drawn(name, f"{label[0].upper()}{label[1:]} by {words}{about}", svg))
+        drawn.append(Drawn(f"{label[0].upper()}{label[1:]} by {words}{about}", svg, name=name))
     return drawn
 
 
@@ -80,4 +80,5 @@ def _time(study: Study, preset: Preset, rows: Mapping[str, Sequence[Run]], measu
     if not computed:
         return []
     svg = figures.time_by_round_trip(ROUND_TRIPS, computed, measured_times(found, measured), "figure-time")
-    return [Drawn("time-by-round-trip", f"Seconds to {study.metric} {preset.target:g} by round trip", svg)]
+    title = f"Seconds to {study.metric} {preset.target:g} by round trip"
+    return [Drawn(title, svg, name="time-by-round-trip")]

@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Self
 
 from cvfl.errors import ConfigError, DataError, writing
-from cvfl.report.format import Table
-from cvfl.report.html import figure, grid, page, section, table
-from cvfl.report.report import StudyPart, write_report
+from cvfl.report.html import Figures, Page, Section, write_page
+from cvfl.report.report import StudyPart, target_section, write_report
 from cvfl.report.svg import Drawn
+from cvfl.report.table import Table
 from cvfl.runs.compact import compact
-from cvfl.runs.read import Run, read_run
+from cvfl.runs.read import read_run
+from cvfl.runs.record import Run
 from cvfl.studies.figures import study_figures, suite_figure, write_figures
 from cvfl.studies.latency import Measured, read_measured, write_measured
 from cvfl.studies.origin import Origin
@@ -163,16 +164,10 @@ class SuiteResults:
 
     def write_html(self, out: Path) -> None:
         """Write the page of all; the details are in the members' reports."""
-        (one,) = self.tables
-        parts = [
-            section("To the target", [table(self.study.title, one.head, {"": one.html_rows()}, foot=one.note)]),
-            section("Learning", [grid([figure(drawn.title, "", drawn.svg) for drawn in self.figures])]),
-        ]
         count = sum(len(found.runs) for found in self.members.values())
         lede = f"{count} runs · {len(self.members)} studies · {self.study.paper}"
-        with writing(out):
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(page(self.study.title, lede, parts), encoding="utf-8")
+        sections = [target_section(self.tables), Section("Learning", [Figures(self.figures)])]
+        write_page(Page(self.study.title, lede, sections), out)
 
     def publish(self, text: str, folder: Path) -> Self:
         """Write a folder to commit: every member as a study of its own, and the table and figures made of these."""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 
 from cvfl import theory
-from cvfl.report.format import Table, decimals, times
+from cvfl.report.format import MB, digits, places, share, times
 from cvfl.report.series import Spread, spread
-from cvfl.runs.read import Round, Run
+from cvfl.report.table import Cell, Row, Table, column
+from cvfl.runs.record import Round, Run
 from cvfl.studies.latency import ROUND_TRIPS, Measured
 from cvfl.studies.study import BASELINE, Preset, Study
 
-UNITS = {"MB": 1e6, "GB": 1e9}
+UNITS = {"MB": MB, "GB": 1e9}
 COMPUTE = 10
 """Milliseconds a local iteration, as the paper assumes."""
 MISSED = "--"
@@ -79,95 +77,91 @@ def measured_times(found: Mapping[str, Spread | None], measured: Sequence[Measur
 def _target(study: Study, preset: Preset, rows: Rows) -> Table:
     unit, metric = UNITS[study.unit], study.metric
     cost = {name: to_target(study, preset, runs, lambda line: line.sent.training / unit) for name, runs in rows.items()}
-    places = min(5, max([2, *(decimals(value.mean) for value in cost.values() if value)]))
+    amount = digits(places((value.mean for value in cost.values() if value), least=2, most=5))
     highest = [spread([best(run, metric) for run in runs]) for runs in rows.values()]
-    fewer = [_fewer(name, rows, cost) for name in rows]
     whole = [spread([run.sent.training / unit for run in runs]) for runs in rows.values()]
-    columns = {
+    rounds = [_all([run.round_seconds for run in runs]) for runs in rows.values()]
+    lossy = [runs[0].compressed for runs in rows.values()]
+    # A cell without compression saves nothing against itself.
+    unsaved = [MISSED if compressed else "" for compressed in lossy]
+    missed = told_missed(study, preset, rows)
+    columns: dict[str, Sequence[Cell]] = {
         "": list(rows),
-        f"max test {metric}": told_column(highest, 3, max),
-        f"{study.unit} to {metric} {preset.target:g}": told_column(
-            list(cost.values()), places, min, told_missed(study, preset, rows)
-        ),
-        "fewer than none": _shares(fewer, [runs[0].compressed for runs in rows.values()]),
-        f"{study.unit} of the whole run": told_column(whole, places),
-        "seconds": told_column([_seconds(runs, "seconds") for runs in rows.values()], 0),
-        "seconds a round": told_column([_seconds(runs, "round_seconds") for runs in rows.values()], 3),
+        f"max test {metric}": column(highest, digits(3), max),
+        f"{study.unit} to {metric} {preset.target:g}": column(list(cost.values()), amount, min, missing=missed),
+        "fewer than none": column([_fewer(name, rows, cost) for name in rows], share, max, missing=unsaved),
+        f"{study.unit} of the whole run": column(whole, amount),
+        "seconds": column([_all([run.seconds for run in runs]) for runs in rows.values()], digits(0)),
+        "seconds a round": column(rounds, digits(3), missing=MISSED),
         "seeds": [str(len(runs)) for runs in rows.values()],
     }
-    if all(runs[0].compressed for runs in rows.values()):
+    if all(lossy):
         del columns["fewer than none"]
     note = (
         f"Bold is the best of a column; {MISSED} is a target that not every seed reached, with how many did. Bytes are "
         "those of all training frames, counted where they leave. Seconds a round are a median without evaluation."
     )
-    return Table("", tuple(columns), tuple(zip(*columns.values(), strict=True)), note)
+    return Table.of(columns, note=note)
 
 
-def _seconds(runs: Sequence[Run], figure: str) -> Spread | None:
-    return _all([attrgetter(figure)(run) for run in runs])
-
-
-def _fewer(name: str, rows: Rows, cost: Mapping[str, Spread | None]) -> float | None:
+def _fewer(name: str, rows: Rows, cost: Mapping[str, Spread | None]) -> Spread | None:
     """The share of bytes to the target that a cell saves against the one that differs in compression only."""
     run = rows[name][0]
     plain = [other for other, runs in rows.items() if not runs[0].compressed]
     alike = [other for other in plain if _frame(rows[other][0]) == _frame(run)] or plain
     own, base = cost[name], cost[alike[0]] if alike else None
-    return None if own is None or base is None or not run.compressed else 1 - own.mean / base.mean
+    return None if own is None or base is None or not run.compressed else Spread(1 - own.mean / base.mean)
 
 
 def _frame(run: Run) -> tuple[object, ...]:
-    return run.settings.get("local_iterations"), len(run.by_party)
+    return run.settings.get("local_iterations"), len(run.sent.by_party)
 
 
 def _computed(study: Study, preset: Preset, rows: Rows, found: Mapping[str, Spread | None]) -> Table:
-    times = computed_times(rows, found)
-    table = _times("Seconds to the target, as the paper computes them", rows, times)
-    rounds = [told(found[name], 0, told_missed(study, preset, rows)[n]) for n, name in enumerate(rows)]
-    cells = tuple((row[0], count, *row[1:]) for row, count in zip(table.rows, rounds, strict=True))
+    rounds = column([found[name] for name in rows], digits(0), missing=told_missed(study, preset, rows))
+    columns: dict[str, Sequence[Cell]] = {"": list(rows), f"rounds to {study.metric} {preset.target:g}": rounds}
     note = f"Rounds as recorded, {COMPUTE} ms a local iteration, one round trip a round."
-    return Table(table.title, ("", f"rounds to {study.metric} {preset.target:g}", *table.head[1:]), cells, note)
+    seconds = _seconds(rows, computed_times(rows, found))
+    return Table.of(columns | seconds, "Seconds to the target, as the paper computes them", note)
 
 
 def _measured(rows: Rows, found: Mapping[str, Spread | None], measured: Sequence[Measured]) -> Table:
-    table = _times(
-        "Seconds to the target, measured over gRPC with emulated latency", rows, measured_times(found, measured)
-    )
-    nearest = {one.cell: one for one in measured if one.round_trip_ms == ROUND_TRIPS[0]}
-    own = [nearest[name].seconds_a_round * 1e3 if name in nearest else None for name in rows]
-    step = [
-        MISSED if ms is None else f"{(ms - ROUND_TRIPS[0]) / _q(runs):.1f}"
-        for ms, runs in zip(own, rows.values(), strict=True)
+    nearest = {one.cell: 1e3 * one.seconds_a_round for one in measured if one.round_trip_ms == ROUND_TRIPS[0]}
+    steps = [
+        Spread((nearest[name] - ROUND_TRIPS[0]) / _q(runs)) if name in nearest else None for name, runs in rows.items()
     ]
-    cells = tuple((row[0], ms, *row[1:]) for row, ms in zip(table.rows, step, strict=True))
+    here = column(steps, digits(1), missing=MISSED)
+    columns: dict[str, Sequence[Cell]] = {"": list(rows), "ms a local iteration here": here}
     note = (
         "Rounds as recorded times the median seconds of a round over gRPC with mutual TLS; a run is the same bits on "
         "every runtime. Server and parties are processes of one machine and share its cores; a proxy delays all bytes. "
         f"A local iteration is that of all parties: a round at {ROUND_TRIPS[0]} ms, less the round trip, divided by Q."
     )
-    return Table(table.title, ("", "ms a local iteration here", *table.head[1:]), cells, note)
+    seconds = _seconds(rows, measured_times(found, measured))
+    return Table.of(columns | seconds, "Seconds to the target, measured over gRPC with emulated latency", note)
 
 
-def _times(title: str, rows: Rows, times: Mapping[str, Sequence[Spread]]) -> Table:
-    columns = [
-        told_column([times[name][n] if name in times else None for name in rows], 1, min)
-        for n in range(len(ROUND_TRIPS))
-    ]
-    return Table(title, ("", *(f"{t} ms" for t in ROUND_TRIPS)), tuple(zip(rows, *columns, strict=True)))
+def _seconds(rows: Rows, known: Mapping[str, Sequence[Spread]]) -> dict[str, Sequence[Cell]]:
+    """A column for each round trip."""
+    return {
+        f"{t} ms": column([known[name][n] if name in known else None for name in rows], digits(1), min, missing=MISSED)
+        for n, t in enumerate(ROUND_TRIPS)
+    }
 
 
 def _formula(study: Study, rows: Rows) -> Table:
     """What the authors' formula says beside what crossed the wire."""
-    unit, cells = UNITS[study.unit], []
-    for name, runs in rows.items():
-        run = runs[0]
-        formula, measured = (run.formula_bytes or float("nan")) / unit, run.sent.training / unit
-        parts = (run.sent.up / unit, run.sent.down / unit, run.sent.evaluation / unit)
-        figures = (formula, measured, measured / formula, *parts)
-        cells.append((name, *(f"{figure:.3f}" for figure in figures)))
-    head = ("", f"formula {study.unit}", f"measured {study.unit}", "measured / formula", "up", "down", "evaluation")
-    return Table("", head, tuple(cells))
+    unit, runs = UNITS[study.unit], [runs[0] for runs in rows.values()]
+    formula = [(run.formula_bytes or float("nan")) / unit for run in runs]
+    measured = [run.sent.training / unit for run in runs]
+    figures = {
+        f"formula {study.unit}": formula,
+        f"measured {study.unit}": measured,
+        "measured / formula": [sent / computed for sent, computed in zip(measured, formula, strict=True)],
+        **{part: [getattr(run.sent, part) / unit for run in runs] for part in ("up", "down", "evaluation")},
+    }
+    columns = {name: column([Spread(value) for value in values], digits(3)) for name, values in figures.items()}
+    return Table.of({"": list(rows), **columns})
 
 
 def to_target(study: Study, preset: Preset, runs: Sequence[Run], figure: Callable[[Round], float]) -> Spread | None:
@@ -200,37 +194,6 @@ def scaled(value: Spread, factor: float) -> Spread:
     return Spread(value.mean * factor, None if value.deviation is None else value.deviation * factor)
 
 
-def told_column(
-    values: Sequence[Spread | None],
-    digits: int,
-    better: Callable[[Sequence[float]], float] | None = None,
-    missed: Sequence[str] = (),
-) -> list[str]:
-    """The cells of a column; what looks the same as the best is as good, and where all are the same none is best."""
-    shown = {f"{v.mean:.{digits}f}" for v in values if v and not math.isnan(v.mean)}
-    best_ = f"{better([float(text) for text in shown]):.{digits}f}" if better and len(shown) > 1 else None
-    cells = [told(value, digits, missed[n] if missed else MISSED) for n, value in enumerate(values)]
-    return [
-        f"**{best_}**{cell.removeprefix(best_)}" if best_ and value and f"{value.mean:.{digits}f}" == best_ else cell
-        for value, cell in zip(values, cells, strict=True)
-    ]
-
-
-def _shares(values: Sequence[float | None], compressed: Sequence[bool]) -> list[str]:
-    """The column of savings; a cell without compression has none."""
-    cells = told_column([None if value is None else Spread(100 * value) for value in values], 1, max)
-    signed = [re.sub(r"(-?[\d.]+)", r"\1%", cell, count=1) if cell != MISSED else cell for cell in cells]
-    return [cell if lossy else "" for cell, lossy in zip(signed, compressed, strict=True)]
-
-
-def told(value: Spread | None, digits: int, missed: str = MISSED) -> str:
-    """Mean ± deviation, or the sign for a target that was missed."""
-    if value is None:
-        return missed
-    mean = f"{value.mean:.{digits}f}"
-    return mean if value.deviation is None else f"{mean} ± {value.deviation:.{digits}f}"
-
-
 SUITE_HEAD = (
     *("", "setting", "target", "MB to target", "times fewer", "epochs to target"),
     *("final test metric", f"within one deviation of {BASELINE}", "seeds"),
@@ -242,38 +205,39 @@ SUITE_NOTE = (
 )
 
 
-def suite_rows(name: str, study: Study, preset: Preset, runs: Sequence[Run]) -> list[tuple[str, ...]]:
+def suite_rows(name: str, study: Study, preset: Preset, runs: Sequence[Run]) -> list[Row]:
     """The rows of a suite's member: bytes to the target, and what they cost in epochs and in the metric."""
     rows = rows_of(study, runs)
-    cost = {
-        cell: to_target(study, preset, runs, lambda line: line.sent.training / UNITS["MB"])
-        for cell, runs in rows.items()
-    }
+    cost = {cell: to_target(study, preset, found, lambda line: line.sent.training / MB) for cell, found in rows.items()}
     epochs = [to_target(study, preset, found, lambda line: line.epoch) for found in rows.values()]
-    final = {cell: spread([run.test.get(study.metric, float("nan")) for run in found]) for cell, found in rows.items()}
-    places = min(5, max([2, *(decimals(value.mean) for value in cost.values() if value)]))
+    final = {cell: spread([_final(run, study.metric) for run in found]) for cell, found in rows.items()}
+    amount = digits(places((value.mean for value in cost.values() if value), least=2, most=5))
     missed = told_missed(study, preset, rows)
-    columns = (
+    columns: tuple[Sequence[Cell], ...] = (
         [name] * len(rows),
         list(rows),
         [f"{study.metric} {preset.target:g}"] * len(rows),
-        told_column(list(cost.values()), places, min, missed),
+        column(list(cost.values()), amount, min, missing=missed),
         _times_fewer(cost),
-        told_column(epochs, 1, min, missed),
-        told_column(list(final.values()), 3, max),
+        column(epochs, digits(1), min, missing=missed),
+        column(list(final.values()), digits(3), max),
         [_within(cell, final) for cell in rows],
         [str(len(found)) for found in rows.values()],
     )
     return list(zip(*columns, strict=True))
 
 
-def _times_fewer(cost: Mapping[str, Spread | None]) -> list[str]:
-    """How many times fewer bytes than the baseline; the best in bold."""
+def _final(run: Run, metric: str) -> float:
+    return run.metrics.test.get(metric, float("nan"))
+
+
+def _times_fewer(cost: Mapping[str, Spread | None]) -> list[Cell]:
+    """How many times fewer bytes than the baseline."""
     base = cost.get(BASELINE)
-    found = {name: base.mean / own.mean for name, own in cost.items() if base and own and name != BASELINE}
-    best = times(max(found.values())) if len(found) > 1 else None
-    told = {name: f"**{times(value)}**" if times(value) == best else times(value) for name, value in found.items()}
-    return [told.get(name, "" if name == BASELINE else MISSED) for name in cost]
+    factors = [
+        Spread(base.mean / own.mean) if base and own and name != BASELINE else None for name, own in cost.items()
+    ]
+    return column(factors, times, max, missing=["" if name == BASELINE else MISSED for name in cost])
 
 
 def _within(name: str, final: Mapping[str, Spread]) -> str:

@@ -1,0 +1,147 @@
+"""The record of a run: summary.json and a line of metrics.jsonl, as one model for those who write and who read them.
+
+Attributes have the names of the keys, or the key as alias. Keys that are not known here are passed over, so that
+run directories of older and of newer versions can be read.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
+from pydantic_core import PydanticCustomError
+
+from cvfl.privacy.account import Account
+from cvfl.runs.audit import Audit
+from cvfl.runtime import Traffic
+
+
+def _number(value: object) -> object:
+    """A number as it is: what was counted stays whole, so that it is written as it was read."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise PydanticCustomError("number_type", "Input should be a number")
+    return value
+
+
+_EMPTY = BeforeValidator(lambda value: {} if value is None else value)
+
+Number = Annotated[float, PlainValidator(_number)]
+Metrics = Annotated[dict[str, Number], _EMPTY]
+Texts = Annotated[dict[str, str], _EMPTY]
+
+
+class Record(BaseModel):
+    """An object of a file; what is text there is not taken for a number here, nor 1 for true."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+
+class Sent(Record):
+    """Bytes on the wire: to the server, from it, and for evaluation in both directions."""
+
+    up: Number
+    down: Number
+    evaluation: Number
+
+    @classmethod
+    def of(cls, counted: Traffic) -> Sent:
+        """What a meter counted."""
+        return cls(up=counted.up, down=counted.down, evaluation=counted.evaluation)
+
+    @property
+    def training(self) -> float:
+        """What training needs; evaluation is a choice."""
+        return self.up + self.down
+
+    @property
+    def total(self) -> float:
+        """All bytes, whatever they were for."""
+        return self.up + self.down + self.evaluation
+
+
+class SentInAll(Sent):
+    """Bytes of a run, of all parties together and of each; the file has the sum for those who read it by eye."""
+
+    written_total: Number | None = Field(default=None, alias="total")
+    by_party: dict[str, Sent]
+
+
+class CompressionError(Record):
+    """Squared error as measured, its mean by theory, and what no outcome may exceed."""
+
+    measured: Number
+    expected: Number
+    bound: Number
+
+
+class Scores(Record):
+    """Metrics of an evaluation by kind of rows; all empty if there was none."""
+
+    train: Metrics = {}
+    validation: Metrics = {}
+    test: Metrics = {}
+
+
+class Best(Record):
+    """The first round with the best validation metric; without validation rows there is none to choose."""
+
+    number: int = Field(alias="round")
+    train: Metrics = {}
+    validation: Metrics = {}
+    test: Metrics = {}
+
+
+class Round(Record):
+    """One line of metrics.jsonl; bytes are those of all rounds up to this one.
+
+    A published record keeps some rounds `aside` of the even spacing, because they were the best so far.
+    """
+
+    number: int = Field(alias="round")
+    epoch: Number
+    loss: Number
+    step_size: Number | None = None
+    seconds: Number | None = None
+    sent: Sent = Field(alias="bytes")
+    by_party: dict[str, Sent] = {}
+    train: Metrics = {}
+    validation: Metrics = {}
+    test: Metrics = {}
+    errors: Annotated[dict[str, CompressionError], _EMPTY] = Field(default={}, alias="compression_error")
+    aside: bool = False
+
+
+class Summary(Record):
+    """The figures that people quote of a run; `round_seconds` is only in published records, which have few rounds."""
+
+    name: str
+    seed: int
+    rounds: int
+    completed: bool
+    metric: str | None = None
+    metrics: Scores
+    best: Best | None = None
+    rows: dict[str, int] = {}
+    sent: SentInAll = Field(alias="bytes")
+    formula_bytes: Number | None = None
+    error: CompressionError | None = Field(default=None, alias="compression_error")
+    account: Account | None = Field(default=None, alias="privacy")
+    seconds: Number
+    parameters: Texts = {}
+    config: Annotated[dict[str, Any], _EMPTY] = {}
+    versions: Texts = {}
+    round_seconds: Number | None = None
+
+
+class Run(Summary):
+    """A run directory: its summary, all its rounds, its configuration as text under dotted keys, and its audit."""
+
+    history: tuple[Round, ...]
+    settings: dict[str, str]
+    audit: Audit | None = None
+
+    @property
+    def compressed(self) -> bool:
+        """Whether any compressor in the configuration is other than the identity."""
+        named = [value for key, value in self.settings.items() if key.endswith("compressor") and value != "null"]
+        return not named or any(value.partition(":")[0] != "identity" for value in named)
