@@ -14,6 +14,7 @@ import tomlkit
 import torch
 from torch import Tensor, nn
 
+from cvfl.api.folder import Folder
 from cvfl.api.frames import write_frames
 from cvfl.api.progress import shown
 from cvfl.api.run import Bytes, Metrics, Run, Scores
@@ -70,7 +71,7 @@ class Federation:
         self,
         settings: Mapping[str, Any],
         data: VerticalData | None = None,
-        folder: TemporaryDirectory[str] | None = None,
+        folder: Folder | None = None,
     ) -> None:
         self._settings, self._data = dict(settings), data
         self._folder = folder  # with the tables; it lives as long as this object
@@ -97,8 +98,8 @@ class Federation:
         holder, dot, column = label.partition(".")
         if not dot:
             raise ConfigError(f"label: say whose it is, as 'party.column', not {label!r}")
-        folder = TemporaryDirectory(prefix="cvfl-")
-        paths = write_frames(frames, Path(folder.name))
+        folder = Folder()
+        paths = write_frames(frames, folder.path)
         with ExitStack() as stack:
             drafts = []
             for name, path in paths.items():
@@ -188,8 +189,8 @@ class Federation:
         A progress bar is shown in notebooks and terminals, unless `progress` says otherwise.
         """
         config = self.config(compressor=compressor, **settings)
-        folder = None if out else TemporaryDirectory(prefix="cvfl-run-")
-        target = Path(out) if out else Path(folder.name) / "run"  # type: ignore[union-attr]
+        folder = None if out else Folder()
+        target = folder.path / "run" if folder else Path(str(out))
         with shown(compressor, progress) as bar:
 
             def seen(at: Progress) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
 from torch import nn
 
+from cvfl.api.folder import Folder
 from cvfl.protocol.metrics import BETTER_LOW
 from cvfl.runs.journal import read_lines
 from cvfl.runs.read import read_run
@@ -79,9 +79,7 @@ class Run:
     ("server" and the parties' names) when the run was made in this process.
     """
 
-    def __init__(
-        self, path: Path, models: Mapping[str, nn.Module] | None = None, folder: TemporaryDirectory[str] | None = None
-    ) -> None:
+    def __init__(self, path: Path, models: Mapping[str, nn.Module] | None = None, folder: Folder | None = None) -> None:
         self.path, self.models = path, dict(models or {})
         self._recorded, self._folder = read_run(path), folder  # the folder lives as long as this object
 
@@ -134,7 +132,9 @@ class Run:
 
         An Arrow table, so ``run.history.to_pandas()`` and ``polars.from_arrow(run.history)`` are frames.
         """
-        return pa.Table.from_pylist([_flat(line) for line in read_lines(self.path / "metrics.jsonl")])
+        rows = [_flat(line) for line in read_lines(self.path / "metrics.jsonl")]
+        columns = dict.fromkeys(key for row in rows for key in row)
+        return pa.table({key: [row.get(key) for row in rows] for key in columns})
 
     def report(self, path: str | Path) -> Path:
         """Write the run's report, one HTML page that needs nothing else, to this file."""

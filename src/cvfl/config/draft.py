@@ -87,16 +87,16 @@ def check_choices(drafts: Sequence[Draft], choices: Choices) -> Label:
     for draft in drafts:
         if choices.id not in draft.table.columns:
             raise ConfigError(
-                f"--id: {draft.table.name} has no column {choices.id!r}{suggest(choices.id, draft.table.columns)}"
+                f"id: {draft.table.name} has no column {choices.id!r}{suggest(choices.id, draft.table.columns)}"
             )
         draft.table.ids(choices.id)
     by_name = {draft.name: draft for draft in drafts}
     if choices.holder not in by_name:
-        raise ConfigError(f"--label: there is no party {choices.holder!r}{suggest(choices.holder, by_name)}")
+        raise ConfigError(f"label: there is no party {choices.holder!r}{suggest(choices.holder, by_name)}")
     table = by_name[choices.holder].table
     if choices.label not in table.columns:
         raise ConfigError(
-            f"--label: {table.name} has no column {choices.label!r}{suggest(choices.label, table.columns)}"
+            f"label: {table.name} has no column {choices.label!r}{suggest(choices.label, table.columns)}"
         )
     return read_label(table, choices.label)
 
