@@ -1,10 +1,10 @@
 """Pages of the site that are not files of docs/ as they are.
 
-    CONTRIBUTING.md, CHANGELOG.md, ...       pages of the site, with links that fit
-    links to files outside docs/             a page that shows the file
-    <!-- from README.md: HEADING -->         that section of the README
-    <!-- generated: NAME -->                 see reference.py
-    ```hex FILE                              a block with FILE as its title
+CONTRIBUTING.md, CHANGELOG.md, ...       pages of the site, with links that fit
+links to files outside docs/             a page that shows the file
+<!-- from README.md: HEADING -->         that section of the README
+<!-- generated: NAME -->                 see reference.py
+```hex FILE                              a block with FILE as its title
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     uri = page.file.src_uri
     markdown = re.sub(
-        r"^<!-- from README\.md: (.+) -->$", lambda found: _moved(section(found[1]), "README.md", uri), markdown, flags=re.M
+        r"^<!-- from README\.md: (.+) -->$",
+        lambda found: _moved(section(found[1]), "README.md", uri),
+        markdown,
+        flags=re.M,
     )
-    markdown = re.sub(
-        r"^<!-- generated: (\w+) -->$", lambda found: reference.PAGES[found[1]](), markdown, flags=re.M
-    )
+    markdown = re.sub(r"^<!-- generated: (\w+) -->$", lambda found: reference.PAGES[found[1]](), markdown, flags=re.M)
     markdown = re.sub(r"^```hex (\S+)$", r'``` { .text title="\1" }', markdown, flags=re.M)
     return _moved(markdown, _real(uri), uri)
 

@@ -26,7 +26,7 @@ from cvfl.cli import app
 from cvfl.config.schema import RunConfig
 from cvfl.types import Section
 
-_WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false", Path: "path"}
+_WORDS = {str: "string", int: "integer", float: "number", bool: "boolean", Path: "path"}
 _SIGNS = {annotated_types.Ge: "≥", annotated_types.Gt: ">", annotated_types.Le: "≤", annotated_types.Lt: "<"}
 
 
@@ -117,7 +117,7 @@ def _metavar(annotation: Any) -> str:
         return _metavar(parts[0])
     if issubclass(annotation, StrEnum):
         return "|".join(annotation)
-    return _WORDS[annotation].split()[-1].upper()
+    return _WORDS[annotation].upper()
 
 
 def _plain(value: object) -> str:
