@@ -66,9 +66,9 @@ def keys(section: type[Section] = RunConfig, path: str = "") -> Iterator[Key]:
         if name not in inner:
             default, allowed = _default(field), _allowed(field)
             yield Key(path, name, _type(field.annotation), default, allowed, field.description or "")
-    for name, (found, by_name) in inner.items():
+    for name, (held, by_name) in inner.items():
         at = f"{path}.{name}" if path else name
-        yield from keys(found, f"{at}.NAME" if by_name else at)
+        yield from keys(held, f"{at}.NAME" if by_name else at)
 
 
 def sections(section: type[Section] = RunConfig, path: str = "") -> Iterator[tuple[str, str]]:
