@@ -202,9 +202,9 @@ def commands_page() -> str:
 
 
 def _command(command: Command) -> str:
-    rows = [f"| `{_cell(shown)}` | {_cell(default)} | {_cell(meaning)} |" for shown, default, meaning in command.takes]
+    rows = [f"| `{_cell(shown)}` | {_cell(meaning)} | {_cell(default)} |" for shown, default, meaning in command.takes]
     table = (
-        "\n".join(["| argument or option | default | meaning |", "|---|---|---|", *rows])
+        "\n".join(["| argument or option | meaning | default |", "|---|---|---|", *rows])
         if rows
         else "It takes no options."
     )
@@ -220,11 +220,11 @@ def configuration_page() -> str:
         rows = [key for key in known if key.section == path]
         head = f"## `[{path}]`\n\n{meaning}" if path else "## At the top of the file"
         lines = [
-            f"| `{key.path}` | {_cell(key.type)} | {key.default} | {key.allowed} | {_cell(key.meaning)} |"
+            f"| `{key.path}` | {_cell(key.meaning)} | {_cell(key.type)} | {key.default} | {key.allowed} |"
             for key in rows
         ]
         parts.append(
-            "\n".join([head, "", "| key | type | default | allowed | meaning |", "|---|---|---|---|---|", *lines])
+            "\n".join([head, "", "| key | meaning | type | default | allowed |", "|---|---|---|---|---|", *lines])
         )
     return "\n\n".join(parts)
 
