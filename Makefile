@@ -9,7 +9,7 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 # The wheel is tried in an environment of its own, outside the checkout's.
 TRIAL  := build/trial
 
-.PHONY: demo test test-slow check wheel bench setup clean
+.PHONY: demo test test-slow check wheel bench docs setup clean
 
 demo: $(VENV)/.core
 	$(BIN)/cvfl demo
@@ -30,6 +30,11 @@ check: setup
 bench: setup
 	$(BIN)/cvfl bench codec
 	$(BIN)/cvfl bench round
+
+# The documentation site, into site/. Its reference pages are made from the code.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
 
 # What users get: an sdist and a wheel, the wheel alone in an empty environment, the demo there.
 wheel: setup
@@ -61,5 +66,13 @@ $(VENV)/.ready: $(VENV)/.core
 	@$(PIP) --editable '.[dev]' $(TORCH)
 	@touch $< $@
 
+# The same, with what the site needs. The first mark comes back as old as it was, so that the other ones stay valid.
+$(VENV)/.docs: $(VENV)/.core
+	@mv $< $@.part
+	@echo "installing what the documentation site needs ..."
+	@$(PIP) --editable '.[docs]' $(TORCH)
+	@mv $@.part $<
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -6,6 +6,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that tests can share `federations`
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "hooks"))  # and read the reference pages
 torch.set_num_threads(1)  # several test processes share the cores
 settings.register_profile("cvfl", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("cvfl")  # a busy machine is no failure

@@ -24,4 +24,4 @@ class Direction(StrEnum):
 class Section(BaseModel):
     """Values that are checked when they are made and do not change: a section of a configuration file, or like one."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)

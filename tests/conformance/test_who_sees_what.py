@@ -18,7 +18,7 @@ from conformance.cases import SECURE, settings
 from conformance.loop import Loop
 from cvfl.protocol import Labels
 from cvfl.wire import decode, encode
-from cvfl.wire.control import CONTROL, decode_control
+from cvfl.wire.control import CONTROL, Complete, decode_control
 from cvfl.wire.frame import kind_of
 from cvfl.wire.message import GRADIENT, KINDS, SLOPED
 
@@ -81,6 +81,25 @@ def test_captured_frames_are_those_of_the_page(mode: str, tmp_path: Path) -> Non
     assert messages(heard["server"]) == server
     for name in loop.names:
         assert messages(heard[name]) == (holder or party if name == HOLDER else party)
+
+
+@pytest.mark.parametrize("mode", ["open", "labels at a party", "secure"])
+def test_what_parties_tell_the_server_at_the_end(mode: str, tmp_path: Path) -> None:
+    """Hashes of their models and an error for each evaluated round; no other party hears either."""
+    assert "every party sends `Complete`" in " ".join(PAGE.split())
+    loop = Loop(settings(**WINE | MODES[mode]), tmp_path)
+    heard = captured(loop)
+    loop.run()
+    control = [decode_control(frame)[1] for frame in heard["server"] if kind_of(frame) == CONTROL]
+    told = [message for message in control if isinstance(message, Complete)]
+    assert len(told) == len(loop.names)
+    for one in told:
+        assert Complete.model_fields.keys() == {"type", "session", "rounds", "parameters", "errors"}
+        assert all(re.fullmatch("[0-9a-f]{64}", value) for value in one.parameters.values())
+        assert [t0 for t0, *_ in one.errors if t0 < one.rounds] == list(range(one.rounds))
+    for name in loop.names:
+        said = [decode_control(frame)[1] for frame in heard[name] if kind_of(frame) == CONTROL]
+        assert not any(isinstance(message, Complete) for message in said)
 
 
 @pytest.mark.parametrize("mode", ["open", "labels at the server", "secure", "secure, labels at the server"])

@@ -45,7 +45,7 @@ from cvfl.wire import (
     packed_size,
     unpack,
 )
-from cvfl.wire.control import Recall, Targets, decode_control, encode_control
+from cvfl.wire.control import Complete, Recall, Targets, decode_control, encode_control
 
 HERE = Path(__file__).parent
 PAGE = (HERE.parents[1] / "docs" / "wire-format.md").read_text(encoding="utf-8")
@@ -292,6 +292,7 @@ def test_frames_of_the_alignment(name):
 
 CONTROLS = {
     "Recall": lambda e: Recall.model_validate_json(e.says["json"]),
+    "Complete": lambda e: Complete.model_validate_json(e.says["json"]),
     "Targets": lambda e: Targets(
         e["m"], e["loss"], e["outputs"], bytes(e["parts"]), np.array(e["labels"], dtype="<f8").tobytes()
     ),
@@ -299,7 +300,7 @@ CONTROLS = {
 
 
 @pytest.mark.parametrize("name", named("control-"))
-def test_frames_by_which_roles_find_together(name):
+def test_frames_of_the_handshake(name):
     example = Example(name)
     message = CONTROLS[example.says["message"]](example)
     assert encode_control(message, example["m"]) == example.bytes

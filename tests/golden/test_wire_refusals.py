@@ -313,7 +313,7 @@ def test_frames_of_the_alignment(rule):
 
 
 @pytest.mark.parametrize("rule", CONTROLS)
-def test_frames_by_which_roles_find_together(rule):
+def test_frames_of_the_handshake(rule):
     decode_control(RECALL), decode_control(TARGETS)
     for bad in CONTROLS[rule]:
         with pytest.raises(DecodeError):

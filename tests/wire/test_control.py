@@ -1,4 +1,4 @@
-"""Messages by which roles find together: what goes in comes out, and anything else is one typed error."""
+"""Messages of the handshake: what goes in comes out, and anything else is one typed error."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_control_message_has_a_limit() -> None:
 
 @pytest.mark.parametrize("kind", [0, 1, 4, 5, 6, 9, 255])
 def test_other_kinds_are_refused(kind: int) -> None:
-    with pytest.raises(DecodeError, match=f"a message of kind {kind} and round 0 where roles find together"):
+    with pytest.raises(DecodeError, match=f"a message of kind {kind} and round 0 in the handshake"):
         decode_control(seal(kind, 1, 0, [b"{}"]))
 
 

@@ -95,9 +95,7 @@ def check_choices(drafts: Sequence[Draft], choices: Choices) -> Label:
         raise ConfigError(f"label: there is no party {choices.holder!r}{suggest(choices.holder, by_name)}")
     table = by_name[choices.holder].table
     if choices.label not in table.columns:
-        raise ConfigError(
-            f"label: {table.name} has no column {choices.label!r}{suggest(choices.label, table.columns)}"
-        )
+        raise ConfigError(f"label: {table.name} has no column {choices.label!r}{suggest(choices.label, table.columns)}")
     return read_label(table, choices.label)
 
 

@@ -25,10 +25,15 @@ class DataConfig(NamedSet):
     """A data set by name, or how the parties' own tables meet: how people are found, split and prepared."""
 
     validation_share: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the rows that are held out to choose the best round; for tables of the parties."""
     stratify: bool = False
+    """Whether every part gets the same share of each class; for tables of the parties."""
     id: str | None = None
+    """The column that names a person, in every table that does not say otherwise."""
     alignment: Literal["private", "aligned"] = "private"
+    """Find the shared people by private set intersection, or take row i to be the same person everywhere."""
     prepare: Settings = Settings()
+    """How columns become numbers, at every party that does not say otherwise."""
 
     @model_validator(mode="after")
     def _leaves_rows(self) -> DataConfig:
@@ -41,35 +46,55 @@ class PartyModelConfig(Section):
     """A party's model: its kind or `module:function`, the width P of the embedding, and hidden layers."""
 
     name: str = "mlp"
+    """A model by name (linear, mlp, lstm, gru, cnn, resnet, mvcnn), or your own as `module:function`."""
     width: int = Field(default=16, ge=1, le=1 << 20)
+    """P, how many numbers a row's embedding has."""
     hidden: tuple[int, ...] = (32,)
+    """Sizes of the hidden layers; what they mean depends on the model."""
 
 
 class ServerModelConfig(Section):
     """The server model over all embeddings: its kind or `module:function`, and hidden layers."""
 
     name: str = "linear"
+    """A model by name (linear, mlp, sum, attention), or your own as `module:function`."""
     hidden: tuple[int, ...] = ()
+    """Sizes of the hidden layers."""
 
 
 class PartyConfig(Section):
     """One party: its table and what is taken from it, and where it differs from the others."""
 
     table: Path | None = None
+    """The party's table: a CSV or Parquet file, as seen from the configuration file."""
     url: str | None = None
+    """The database that has the party's table instead; `${NAME}` comes from the environment."""
     query: str | None = None
+    """The query that gives the table."""
     delimiter: str | None = Field(default=None, min_length=1, max_length=1)
+    """What separates the columns of a CSV file; found from its header if not given."""
     missing: tuple[str, ...] = ()
+    """Words for a missing value besides the usual ones."""
     id: str | None = None
+    """The column that names a person in this table, if it has another name here."""
     id_type: Literal["text", "integer"] = "text"
+    """Compare ids as text, or as integers without leading zeros."""
     features: tuple[str, ...] = ("*",)
+    """Columns to use, by name or pattern."""
     exclude: tuple[str, ...] = ()
+    """Columns to leave out, by name or pattern."""
     label: str | None = None
+    """The column to predict; exactly one party has it."""
     positive: str | None = None
+    """The class that counts as 1 when there are two; the last in order if not given."""
     types: dict[str, Kind] = Field(default_factory=dict)
+    """The type of a column where the guess is wrong."""
     prepare: Settings | None = None
+    """How this party's columns become numbers, if otherwise than at the others."""
     model: PartyModelConfig | None = None
+    """This party's model, if it has another than the others."""
     compressor: str | None = None
+    """This party's compressor C_m, if it has another than the others."""
 
     @model_validator(mode="after")
     def _one_source(self) -> PartyConfig:
@@ -99,10 +124,15 @@ class PrivacyConfig(Section):
     """
 
     labels: str = "shared"
+    """Who has the training labels: every party (`shared`), the server alone (`server`), or one party, by its name."""
     aggregation: Literal["open", "secure"] = "open"
+    """With `secure` embeddings are masked, and only their sum can be read."""
     clip: float | None = Field(default=None, ge=1e-6, le=1e6)
+    """The largest L2 norm of a row of an embedding; longer rows are scaled down."""
     noise: float | None = Field(default=None, ge=1e-6, le=1e6)
+    """Gaussian noise on what is sent, in multiples of `clip`."""
     delta: float = Field(default=1e-5, gt=0, lt=1)
+    """The delta for which the report states epsilon."""
 
     @model_validator(mode="after")
     def _bounded(self) -> PrivacyConfig:
@@ -135,11 +165,17 @@ class NetworkConfig(Section):
     """How roles on several machines reach each other, and how patient they are. Not part of the terms of a run."""
 
     address: str = "127.0.0.1:8443"
+    """Host and port: where the server listens, and where a party finds it."""
     certificates: Path | None = None
+    """The folder with the role's certificate, its key and `ca.crt`."""
     on_missing: Literal["wait", "fail"] = "wait"
+    """Wait for a party that is gone, or stop the run."""
     wait_limit: float = Field(default=3600.0, gt=0)
+    """Seconds to wait for others before giving up."""
     checkpoint_every: int = Field(default=10, ge=1)
+    """Rounds between two checkpoints."""
     max_frame_mb: int = Field(default=256, ge=1, le=1024)
+    """The largest frame that is accepted, in megabytes."""
 
 
 class RunConfig(Section):
@@ -150,28 +186,51 @@ class RunConfig(Section):
     """
 
     data: DataConfig
+    """The data set, or how the parties' own tables meet."""
     step_size: StepSize
+    """The step size and how it changes."""
     seed: int = Field(default=0, ge=0, lt=1 << 63)
+    """Batches, initial weights, splits and dither all follow from it."""
     rounds: int | None = Field(default=None, ge=1)
+    """Length of the run in rounds; give this or `epochs`."""
     epochs: int | None = Field(default=None, ge=1)
+    """Length of the run in passes over the training rows; give this or `rounds`."""
     batch_size: int = Field(default=64, ge=1)
+    """B, rows in a batch."""
     local_iterations: int = Field(default=10, ge=1)
+    """Q, local steps in a round."""
     algorithm: Literal[1, 2] = 1
+    """1: parties have labels and take Q steps on their own. 2: the server returns gradients."""
     compressor: str = "auto"
+    """C_m, the compressor of every party's embeddings."""
     server_compressor: str = "auto"
+    """C_0, the compressor of the server model."""
     gradient_compressor: str | None = None
+    """Compressor of the gradients of Algorithm 2; follows `server_compressor` if not given."""
     partial_compressor: str | None = None
+    """Compressor of the sums of folding; follows `server_compressor` if not given."""
     folding: bool | None = None
+    """Send sums over the others in place of their embeddings; follows `server_compressor` if not given."""
     evaluate_every: int | None = Field(default=None, ge=1)
+    """Rounds between two evaluations on held-out rows; an epoch if not given."""
     loss: Loss | None = None
+    """The loss; it follows from the labels if not given."""
     precision: Literal["float32", "float64"] = "float32"
+    """Precision of all models and messages."""
     device: str = "cpu"
+    """Where PyTorch computes: `cpu`, `cuda`, `cuda:1`."""
     optimizer: Optimizer = Optimizer()
+    """How a gradient becomes a step."""
     party_model: PartyModelConfig = PartyModelConfig()
+    """The model of every party that has none of its own."""
     server_model: ServerModelConfig = ServerModelConfig()
+    """The model over all embeddings."""
     party: dict[str, PartyConfig] = Field(default_factory=dict)
+    """One section for each party, by name: its table and where it differs from the others."""
     privacy: PrivacyConfig = PrivacyConfig()
+    """What roles learn of each other beyond the model."""
     network: NetworkConfig = NetworkConfig()
+    """How roles on several machines reach each other. It is not compared between roles."""
 
     @model_validator(mode="before")
     @classmethod

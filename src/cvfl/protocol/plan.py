@@ -25,9 +25,13 @@ class StepSize(Section):
     """
 
     eta: float = Field(gt=0)
+    """The step size, or what the schedule starts from."""
     schedule: Literal["fixed", "sqrt", "inverse", "milestones"] = "fixed"
+    """How the step size changes: never, eta / sqrt(T), eta / (t0 + 1), or at milestones."""
     milestones: tuple[int, ...] = ()
+    """Rounds from which on the step size is multiplied by `factor` once more."""
     factor: float = Field(default=0.1, gt=0)
+    """What the step size is multiplied by at each milestone."""
 
     @model_validator(mode="after")
     def _has_milestones(self) -> Self:
@@ -52,8 +56,11 @@ class Optimizer(Section):
     """How a gradient becomes a step: `sgd` as in the paper, with momentum if given, or `adam`."""
 
     name: Literal["sgd", "adam"] = "sgd"
+    """How a gradient becomes a step; `sgd` is the paper's."""
     momentum: float = Field(default=0.0, ge=0, lt=1)
+    """Momentum of `sgd`."""
     weight_decay: float = Field(default=0.0, ge=0)
+    """How strongly weights are pulled towards zero."""
 
     def build(self, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
         """A torch optimizer whose step size is set anew each round."""

@@ -31,11 +31,17 @@ class NamedSet(Section):
     """
 
     name: str | None = None
+    """A data set by name (`cvfl data list` shows them); leave it out when parties have tables of their own."""
     path: Path | None = None
+    """The folder with the files of the data set, for those that do not ship with cvfl."""
     parties: int | None = Field(default=None, ge=1, le=64)
+    """How many parties share the columns; each data set has its usual number."""
     test_share: float = Field(default=0.25, ge=0, lt=1)
+    """Share of the rows that are held out for the test."""
     augment: bool = True
+    """Whether training images are shifted and mirrored, where the data set does so."""
     limit: int | None = Field(default=None, ge=1)
+    """Take only this many training rows, drawn at random, for trying out."""
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,13 @@ class Settings(Section):
     """How columns become numbers: one-hot or embedded categories, the share below which a value is rare, gaps."""
 
     categories: Literal["one-hot", "embedding"] = "one-hot"
+    """A category becomes one column for each value, or a code for a vector that the model learns."""
     rare: float = Field(default=0.01, ge=0, lt=1)
+    """Values of a category with less than this share of the rows go into one bucket."""
     impute: Literal["median", "mean", "zero"] = "median"
+    """What fills the gaps of a column of numbers."""
     standardise: bool = True
+    """Whether numbers are brought to mean 0 and deviation 1."""
 
 
 class DateParts(TransformerMixin, BaseEstimator):  # type: ignore[misc]
