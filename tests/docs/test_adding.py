@@ -55,8 +55,8 @@ def test_a_registered_model_is_one_like_all_others(models):
 
 @pytest.mark.usefixtures("models")
 def test_registered_models_train(capsys):
-    accuracy = run("adding-a-model.md", 1)["result"].summary["metrics"]["test"]["accuracy"]
-    assert str(accuracy) in capsys.readouterr().out
+    accuracy = run("adding-a-model.md", 1)["run"].metrics.test.accuracy
+    assert f"accuracy {accuracy:.4f}" in capsys.readouterr().out
     assert accuracy > 0.5  # of ten digits
 
 
@@ -67,7 +67,7 @@ def test_a_registered_data_set_is_one_like_all_others(data_sets, tmp_path, monke
     table = np.column_stack([x, x.sum(1) + random.normal(size=300) / 4 > 0])
     np.savetxt(tmp_path / "data" / "sensors" / "sensors.csv", table, delimiter=",")
     monkeypatch.chdir(tmp_path)
-    assert run("adding-a-data-set.md", 1)["result"].summary["metrics"]["test"]["roc_auc"] > 0.8
+    assert run("adding-a-data-set.md", 1)["run"].metrics.test.roc_auc > 0.8
     assert "roc_auc" in capsys.readouterr().out
     data = load("sensors", path="data/sensors")
     assert data.names == ("site1", "site2", "site3")

@@ -103,9 +103,8 @@ def test_wrappers_take_it(spec):
 def test_the_use_trains(capsys):
     names: dict[str, Any] = {"__name__": "page"}
     exec(compile(USE, "docs/writing-a-compressor.md", "exec"), names)
-    assert names["config"].compressor == "signs:scale=0.9"
-    accuracy = names["result"].summary["metrics"]["test"]["accuracy"]
-    assert str(accuracy) in capsys.readouterr().out
-    assert accuracy > 0.5  # of ten digits
-    error = names["result"].summary["compression_error"]
-    assert 0 < error["measured"] <= error["bound"]
+    run = names["run"]
+    assert run.config["compressor"] == "signs:scale=0.9"
+    assert f"accuracy {run.metrics.test.accuracy:.4f}" in capsys.readouterr().out
+    assert run.metrics.test.accuracy > 0.5  # of ten digits
+    assert 0 < run.compression_error.measured <= run.compression_error.bound

@@ -173,21 +173,25 @@ class Federation:
         *,
         runtime: Runtime = "inprocess",
         models: Mapping[str, Model] | None = None,
-        server_model: Model | None = None,
+        server_model: Model | Mapping[str, Any] | None = None,
         callbacks: Sequence[Callback] = (),
         out: str | Path | None = None,
         resume: bool = False,
         progress: bool | None = None,
+        noise_secrets: Mapping[str, bytes] | None = None,
         **settings: Any,
     ) -> Run:
         """Train, and return the run.
 
         `settings` are keys of the configuration: ``epochs=20, local_iterations=10, step_size={"eta": 0.01}``. Own
         `models` by party map a batch of its rows to B x P embeddings; an own `server_model` maps the list of embeddings
-        to outputs. A callback that returns True stops the run after that round, and so does Ctrl-C. With `out` the run
-        directory is kept there, and `resume` goes on with one that was stopped. Every runtime ends in the same bits.
-        A progress bar is shown in notebooks and terminals, unless `progress` says otherwise.
+        to outputs, and one as a mapping is that section of the configuration. A callback that returns True stops the
+        run after that round, and so does Ctrl-C. With `out` the run directory is kept there, and `resume` goes on with
+        one that was stopped. Every runtime ends in the same bits. A progress bar is shown in notebooks and terminals,
+        unless `progress` says otherwise. Noise comes from secrets of the parties: given ones repeat a run.
         """
+        if isinstance(server_model, Mapping):
+            settings["server_model"], server_model = server_model, None
         config = self.config(compressor=compressor, **settings)
         folder = None if out else Folder()
         target = folder.path / "run" if folder else Path(str(out))
@@ -202,7 +206,9 @@ class Federation:
             if runtime == "inprocess":
                 own = self._makers(models)
                 head = None if server_model is None else _maker(server_model)
-                result = train(config, self._data, target, compressor, seen, own, head, resume)
+                result = train(
+                    config, self._data, target, compressor, seen, own, head, resume, noise_secrets=noise_secrets
+                )
                 return Run(target, result.models, folder)
             self._elsewhere(runtime, models or server_model, resume)
             try:

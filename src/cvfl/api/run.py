@@ -16,6 +16,7 @@ from cvfl.api.folder import Folder
 from cvfl.protocol.metrics import BETTER_LOW
 from cvfl.runs.journal import read_lines
 from cvfl.runs.read import read_run
+from cvfl.runs.record import CompressionError
 
 MB = 1e6
 
@@ -115,6 +116,11 @@ class Run:
         """What was sent, by party."""
         parties = self._recorded.sent.by_party
         return {name: Bytes(int(sent.up), int(sent.down), int(sent.evaluation)) for name, sent in parties.items()}
+
+    @property
+    def compression_error(self) -> CompressionError | None:
+        """Squared error of what was sent, summed over the rounds that were evaluated, beside what theory allows."""
+        return self._recorded.error
 
     @property
     def config(self) -> dict[str, Any]:

@@ -196,7 +196,7 @@ class PartyRole:
             yield self._say(self._complete(self.party))
 
     def _note_error(self, party: PartyMachine) -> None:
-        if party.measured is not None:
+        if party.measured is not None and party.t0 < party.plan.rounds:  # after the last round it is an old one
             self._errors[party.t0] = party.measured
 
     def _checkpoint(self, party: PartyMachine) -> None:
