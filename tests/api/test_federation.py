@@ -42,26 +42,30 @@ KINDS: dict[str, Any] = {
     "polars": pl.DataFrame,
     "arrow": pa.table,
 }
-SETTINGS: dict[str, Any] = {"epochs": 12, "step_size": {"eta": 0.02}, "seed": 3}
+SETTINGS: dict[str, Any] = {"epochs": 3, "batch_size": 50, "step_size": {"eta": 0.05}, "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def expected() -> cvfl.Run:
+    frames = {name: pa.table(columns) for name, columns in tables().items()}
+    return cvfl.Federation.from_frames(frames, id="ID", label="bank.y").fit(**SETTINGS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_frames_of_every_kind_give_the_same_run(kind: str) -> None:
+def test_frames_of_every_kind_give_the_same_run(kind: str, expected: cvfl.Run) -> None:
     frames = {name: KINDS[kind](columns) for name, columns in tables().items()}
     fed = cvfl.Federation.from_frames(frames, id="ID", label="bank.y")
     assert fed.parties == ("bank", "shop")
     run = fed.fit(**SETTINGS)
-    assert run.metrics.test.roc_auc > 0.85
-    arrow = {name: pa.table(columns) for name, columns in tables().items()}
-    assert run.parameters == cvfl.Federation.from_frames(arrow, id="ID", label="bank.y").fit(**SETTINGS).parameters
+    assert run.metrics.test.roc_auc > 0.7
+    assert run.parameters == expected.parameters
 
 
-def test_an_index_without_a_name_is_no_column() -> None:
+def test_an_index_without_a_name_is_no_column(expected: cvfl.Run) -> None:
     frames = {name: pd.DataFrame(columns) for name, columns in tables().items()}
     frames["bank"].index = pd.Index(np.random.default_rng(1).permutation(ROWS))
     run = cvfl.Federation.from_frames(frames, id="ID", label="bank.y").fit(**SETTINGS)
-    plain = {name: pd.DataFrame(columns) for name, columns in tables().items()}
-    assert run.parameters == cvfl.Federation.from_frames(plain, id="ID", label="bank.y").fit(**SETTINGS).parameters
+    assert run.parameters == expected.parameters
 
 
 @pytest.mark.parametrize(
@@ -168,13 +172,13 @@ def test_a_callback_sees_rounds_and_can_stop(tmp_path: Path) -> None:
     assert whole.parameters == fed.fit(rounds=20, evaluate_every=2).parameters
 
 
-def test_every_runtime_gives_the_same_run() -> None:
+@pytest.mark.parametrize("runtime", ["grpc", pytest.param("nvflare", marks=pytest.mark.slow)])
+def test_every_runtime_gives_the_same_run(runtime: Any) -> None:
     frames = {name: pl.DataFrame(columns) for name, columns in tables().items()}
     fed = cvfl.Federation.from_frames(frames, id="ID", label="bank.y")
-    runs = [fed.fit(rounds=4, runtime=runtime) for runtime in ("inprocess", "grpc", "nvflare")]
-    assert runs[0].parameters == runs[1].parameters == runs[2].parameters
-    assert runs[0].bytes == runs[1].bytes == runs[2].bytes
-    assert runs[0].parameters.keys() == {"server", "bank", "shop"}
+    run, there = fed.fit(rounds=4), fed.fit(rounds=4, runtime=runtime)
+    assert (there.parameters, there.bytes) == (run.parameters, run.bytes)
+    assert run.parameters.keys() == {"server", "bank", "shop"}
 
 
 def test_what_cannot_leave_this_process() -> None:

@@ -121,15 +121,15 @@ def test_a_run_that_fails_before_anything_is_kept_leaves_nothing(tmp_path):
 
 def test_a_run_that_is_killed_is_taken_up_again(tmp_path):
     """kill -9 of a real process, at any moment."""
-    settings, table = config(rounds=400, precision="float32"), data(dtype=torch.float32)
+    settings, table = config(rounds=200, precision="float32"), data(dtype=torch.float32)
     whole = train(settings, table, workers=1)
     script = (
         "from federations import config, data; import torch, pathlib, sys; from cvfl.federation.train import train; "
-        "train(config(rounds=400, precision='float32'), data(dtype=torch.float32), pathlib.Path(sys.argv[1]), "
+        "train(config(rounds=200, precision='float32'), data(dtype=torch.float32), pathlib.Path(sys.argv[1]), "
         "resume=True, keep_seconds=0.05, workers=1)"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
-    for lines in (20, 150):
+    for lines in (20, 90):
         child = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "run")], env=environment)
         deadline = time.monotonic() + 60
         while child.poll() is None and len(read_lines(tmp_path / "run" / "metrics.jsonl")) < lines:
