@@ -24,6 +24,7 @@ from cvfl.wire.control import (
     CONTROL,
     TARGETS,
     Begin,
+    Complete,
     End,
     Have,
     Recall,
@@ -34,6 +35,7 @@ from cvfl.wire.control import (
     encode_control,
 )
 from cvfl.wire.frame import seal
+from cvfl.wire.read import read_frame
 
 pytestmark = pytest.mark.usefixtures("tidy")
 GARBAGE: dict[str, bytes] = {
@@ -169,6 +171,20 @@ def test_labels_that_cannot_be(case: str, tmp_path: Path) -> None:
         with pytest.raises(CvflError) as caught:
             loop.run()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("role", ["hospital", "server", "nobody"])
+def test_a_party_tells_the_hash_of_its_own_model_alone(role: str, tmp_path: Path) -> None:
+    loop = Loop(CONFIG, tmp_path)
+    with loop.stack:
+        while not (loop.up["bank"] and isinstance(read_frame(loop.up["bank"][0][1]), Complete)):
+            loop.step()
+        complete = read_frame(loop.up["bank"][0][1])
+        assert isinstance(complete, Complete)
+        claimed = complete.model_copy(update={"parameters": {role: "0" * 64}})
+        loop.up["bank"][0] = ("frame", encode_control(claimed, 2))
+        with pytest.raises(RemoteProtocolError, match=f"^bank: a hash of the model of {role}$"):
+            loop.run()
 
 
 @pytest.mark.parametrize(("holders", "said"), [((), "none"), (("bank", "shop"), "bank and shop")])

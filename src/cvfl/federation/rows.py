@@ -245,6 +245,10 @@ class ServerRows(ABC):
         """Training, validation and test rows, once they are known."""
         return self._sizes
 
+    def models_at(self, m: int) -> set[str]:
+        """Whose models party m has: its own, and that of the server if the labels stay with it."""
+        return {self.names[m - 1], "server"} if m == self._holder else {self.names[m - 1]}
+
     def check(self, offers: Sequence[Mapping[str, Any]]) -> None:
         """Refuse parties that cannot settle their rows together."""
         return

@@ -233,6 +233,8 @@ class ServerRole:
         assert self.rounds.server is not None  # since the rounds have begun
         if complete.rounds != self.rounds.server.plan.rounds:
             raise RemoteProtocolError(f"{self.names[m - 1]}: it is complete after round {complete.rounds}")
+        if strange := complete.parameters.keys() - self.rows.models_at(m):
+            raise RemoteProtocolError(f"{self.names[m - 1]}: a hash of the model of {min(strange)}")
         self.left[m] = complete
         return []
 
