@@ -42,6 +42,8 @@ class Loop:
     def start(self, role: str) -> None:
         """Start a role in a fresh memory, with what is in its folder."""
         if role == SERVER:
+            if hasattr(self, "server"):
+                self.server.close()
             self.server = ServerRun(self.config, "test", self.folder / SERVER)
             self.present.clear()
             for name in self.names:
@@ -49,6 +51,8 @@ class Loop:
                 if name in self.parties:
                     self._call(name)
             return
+        if role in self.parties:
+            self.parties[role].close()
         self.parties[role] = PartyRun(self.config, role, self.folder / role, self.stack)
         self._call(role)
 

@@ -22,7 +22,10 @@ from cvfl.runtime import one_thread_a_role
 
 Config = Annotated[Path, typer.Argument(help="Configuration file (TOML).")]
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key; repeat for more.")]
-State = Annotated[Path | None, typer.Option(help="Folder for checkpoints; state/CONFIG/ROLE when not given.")]
+State = Annotated[
+    Path | None, typer.Option(help="Folder for checkpoints; state/CONFIG/ROLE beside the file when not given.")
+]
+Restart = Annotated[bool, typer.Option("--restart", help="Begin anew; the state of the run so far is put aside.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS; for this machine only.")]
 LogJson = Annotated[bool, typer.Option("--log-json", help="Print JSON lines instead of a live display.")]
 Board = Annotated[Path | None, typer.Option("--tensorboard", help="Write scalars for TensorBoard to this folder.")]
@@ -32,6 +35,7 @@ def server(
     config: Config,
     out: Annotated[Path | None, typer.Option(help="Run directory to write; runs/NAME-SEED when not given.")] = None,
     state: State = None,
+    restart: Restart = False,
     change: Changes = None,
     insecure: Insecure = False,
     log_json: LogJson = False,
@@ -51,8 +55,8 @@ def server(
         settings = load_config(config, change or [])
         target = out or free_path(Path("runs") / f"{config.stem}-{settings.seed}")
         RunDirectory(target)  # refuses it now rather than after the last round
-        run = ServerRun(settings, settings.compressor, state or Path("state") / config.stem / "server", seen.round)
-        network = settings.network
+        folder, network = state or _state(config, "server"), settings.network
+        run = ServerRun(settings, settings.compressor, folder, seen.round, restart)
         carrier = FederationServer(
             run.role,
             network.address,
@@ -77,6 +81,7 @@ def party(
     name: Annotated[str, typer.Option(help="Which party this is; its certificate has the same name.")],
     out: Annotated[Path | None, typer.Option(help="Where the party's model goes; models/CONFIG by default.")] = None,
     state: State = None,
+    restart: Restart = False,
     change: Changes = None,
     insecure: Insecure = False,
     log_json: LogJson = False,
@@ -91,8 +96,8 @@ def party(
             from cvfl.runtime.grpc.party import attend  # noqa: PLC0415  an extra
 
         settings = load_config(config, change or [])
-        run = PartyRun(settings, name, state or Path("state") / config.stem / name, stack, seen.step)
-        network = settings.network
+        folder, network, identity = state or _state(config, name), settings.network, _identity(settings, name, insecure)
+        run = PartyRun(settings, name, folder, stack, seen.step, identity, restart)
 
         def on_frame() -> None:
             if run.role.party is not None:
@@ -101,7 +106,7 @@ def party(
         attend(
             run.role,
             network.address,
-            _identity(settings, name, insecure),
+            identity,
             lambda why, seconds: seen.wait(f"the server at {network.address} ({why})", seconds),
             network.wait_limit,
             network.max_frame_mb << 20,
@@ -110,6 +115,11 @@ def party(
         target = out or Path("models") / config.stem
         run.finish(target)
         seen.event("finished", model=str(target / f"{name}.safetensors"))
+
+
+def _state(config: Path, role: str) -> Path:
+    """Beside the configuration file, so that it is found again from any folder."""
+    return config.absolute().parent / "state" / config.stem / role
 
 
 def _identity(config: RunConfig, name: str, insecure: bool):  # type: ignore[no-untyped-def]

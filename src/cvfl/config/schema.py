@@ -95,6 +95,10 @@ class PartyConfig(Section):
     """This party's model, if it has another than the others."""
     compressor: str | None = None
     """This party's compressor C_m, if it has another than the others."""
+    row_secret: Path | None = None
+    """A file with the secret by which an earlier run ordered and split its rows, to repeat it; the first party's."""
+    fingerprint: str | None = Field(default=None, pattern=r"^[0-9A-Fa-f]{2}(:?[0-9A-Fa-f]{2}){31}$")
+    """SHA-256 of the certificate that this party is known by; any other one of the authority is refused then."""
 
     @model_validator(mode="after")
     def _one_source(self) -> PartyConfig:

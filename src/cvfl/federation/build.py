@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from cvfl import models as networks
@@ -22,6 +23,8 @@ from cvfl.config.modes import check_sum, label_holder
 from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
 from cvfl.errors import ConfigError, suggest
+from cvfl.privacy.keys import PairSecrets, session_secrets
+from cvfl.privacy.masks import Masks
 from cvfl.privacy.relay import Holder, Relay, sealed
 from cvfl.protocol import (
     Codecs,
@@ -41,11 +44,10 @@ from cvfl.protocol.layers import initialised
 from cvfl.protocol.recipe import MakeModel
 from cvfl.protocol.release import MakeRelease
 from cvfl.types import SERVER
-
-if TYPE_CHECKING:  # keys need an extra
-    from cvfl.privacy.keys import PairSecrets
+from cvfl.wire.control import MAX_SPEC, Count
 
 _CPU = torch.device("cpu")
+Width = Annotated[int, Field(ge=1, le=1 << 20)]
 
 
 @dataclass(frozen=True)
@@ -53,12 +55,12 @@ class Facts:
     """What every role must know of the others: who they are, what they send, and the rows they share."""
 
     names: tuple[str, ...]
-    widths: tuple[int, ...]
-    compressors: tuple[str, ...]
-    rows: tuple[int, int, int]
+    widths: tuple[Width, ...]
+    compressors: tuple[Annotated[str, Field(max_length=MAX_SPEC)], ...]
+    rows: tuple[Count, Count, Count]
     """Training, validation and test rows."""
     loss: Loss
-    outputs: int
+    outputs: Annotated[int, Field(ge=1, lt=1 << 16)]
 
 
 def make_recipe(
@@ -168,8 +170,6 @@ def party_machine(
     `secrets` are those of this session, which masks and seals come from; `noise_secret` is the party's own of this run.
     """
     if codecs.total is not None and secrets is not None:
-        from cvfl.privacy.masks import Masks  # noqa: PLC0415  an extra
-
         codecs.mask(m, Masks(secrets))
     party = recipe.party(m, holding, codecs, noise_secret)
     if not recipe.holder:
@@ -240,11 +240,7 @@ def make_federation(
 
 def _session(recipe: Recipe) -> dict[int, PairSecrets]:
     """What each party of this process shares with the others, for one session, if the mode needs it."""
-    if not (recipe.plan.secure or recipe.holder):
-        return {}
-    from cvfl.privacy.keys import session_secrets  # noqa: PLC0415  an extra
-
-    return session_secrets(recipe.plan.M)
+    return session_secrets(recipe.plan.M) if recipe.plan.secure or recipe.holder else {}
 
 
 def labels_of(data: VerticalData, device: torch.device = _CPU) -> Labels:

@@ -18,18 +18,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from cvfl.compress import Compressor
 from cvfl.compress.limits import limits
 from cvfl.errors import ConfigError
-
-try:
-    from cryptography.hazmat.primitives.ciphers import Cipher
-    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-except ImportError as missing:
-    raise ConfigError("privacy.noise needs: pip install 'cvfl[privacy]'") from missing
 
 SECRET = 32
 """Bytes of a party's secret."""

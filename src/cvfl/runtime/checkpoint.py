@@ -1,9 +1,10 @@
 """A role's complete state on disk: safetensors for tensors, JSON for the rest, in one file a round.
 
-    FOLDER/round-00000120.safetensors      metadata: {"state": JSON with places for tensors, "sha256": of both}
+    FOLDER/round-00000120.safetensors   metadata: {"state": JSON with places for tensors, "of": whose, "sha256": of all}
 
 A file is written beside its place, brought to the disk and moved there, so that a crash at any moment leaves the old
-files as they were. A torn or changed file is noticed when it is read, and counts as absent.
+files as they were. A torn or changed file is noticed when it is read, and counts as absent. One of another role or run
+is refused: somebody has put it there.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ class CheckpointError(OutputError):
 
 
 class Checkpoints:
-    """The checkpoints of one role in one folder."""
+    """The checkpoints of one role in one folder; `of` says of which role, and of which run."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, of: str = "") -> None:
+        self.folder, self.of = folder, of
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -50,7 +51,7 @@ class Checkpoints:
         """Write the state before round t0; older ones beyond KEEP are removed."""
         tensors: dict[str, Tensor] = {}
         text = json.dumps(_flattened(state, tensors))
-        metadata = {"state": text, "sha256": _digest(text, tensors)}
+        metadata = {"state": text, "of": self.of, "sha256": _digest(self.of + text, tensors)}
         partial = self._path(t0).with_suffix(".partial")
         try:
             with partial.open("wb") as file:
@@ -94,13 +95,15 @@ class Checkpoints:
             with safe_open(self._path(t0), framework="pt") as file:
                 metadata = file.metadata() or {}
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  not a mapping
-            text = metadata["state"]
-            if metadata["sha256"] != _digest(text, tensors):
+            text, of = metadata["state"], metadata["of"]
+            if metadata["sha256"] != _digest(of + text, tensors):
                 return None
             state: dict[str, Any] = _restored(json.loads(text), tensors)
-            return state
         except (OSError, SafetensorError, KeyError, ValueError, RuntimeError):
             return None
+        if of != self.of:
+            raise CheckpointError(f"{self._path(t0)}: a checkpoint of {of}, not of {self.of}; bring the right one back")
+        return state
 
 
 def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:

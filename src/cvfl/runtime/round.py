@@ -35,6 +35,10 @@ class ServerRounds:
         """The rounds that can be gone back to, ascending."""
         return self._checkpoints.rounds()
 
+    def belongs_to(self, what: str) -> None:
+        """What its checkpoints are of; those of anything else are refused."""
+        self._checkpoints.of = what
+
     def drop(self) -> None:
         """Another run begins: there is nothing to go back to."""
         self._checkpoints.drop_after(-1)

@@ -81,7 +81,7 @@ def decode_setup(frame: Bytes, max_body: int = MAX_BODY) -> Setup:
     reader = Reader(body)
     if kind == BLINDED and t0 == 0:
         owner, hops, part, parts, spelling = reader.read(_HEAD, "blinded ids")
-        if owner == SERVER or part >= parts or spelling not in set(Spelling) or reader.left % ELEMENT:
+        if owner == SERVER or part >= parts or spelling not in set(Spelling):
             raise DecodeError(f"part {part} of {parts} of the blinded ids of role {owner} is malformed")
         return Blinded(sender, owner, hops, part, parts, Spelling(spelling), reader.take(reader.left, "blinded ids"))
     if kind == MATCHED and t0 == 0 and sender == SERVER:

@@ -57,23 +57,6 @@ def _written(folder: Path, hosts: Sequence[str], parties: Sequence[str], days: i
     return written
 
 
-def check_pair(path: Path, certificate: bytes, key: bytes, ca: bytes) -> None:
-    """Refuse here what the other end would refuse without a word."""
-    try:
-        own, _ = (x509.load_pem_x509_certificate(content) for content in (certificate, ca))
-        private = serialization.load_pem_private_key(key, None)
-    except (ValueError, TypeError):
-        raise ConfigError(f"{path}, its key or ca.crt is not what it should be; make them with: cvfl certs") from None
-    if own.public_key() != private.public_key():
-        raise ConfigError(f"{path} and its key do not belong together; copy both again")
-    now = datetime.datetime.now(datetime.UTC)
-    if not own.not_valid_before_utc <= now <= own.not_valid_after_utc:
-        raise ConfigError(
-            f"{path} is valid from {own.not_valid_before_utc:%Y-%m-%d} to {own.not_valid_after_utc:%Y-%m-%d}, "
-            f"not today; renew it with: cvfl certs {path.parent}"
-        )
-
-
 def _authority(folder: Path, days: int) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     if (folder / "ca.crt").exists() and (folder / "ca.key").exists():
         try:
