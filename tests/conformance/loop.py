@@ -42,9 +42,9 @@ class Loop:
     def start(self, role: str) -> None:
         """Start a role in a fresh memory, with what is in its folder."""
         if role == SERVER:
-            if hasattr(self, "server"):
+            if self.parties:
                 self.server.close()
-            self.server = ServerRun(self.config, "test", self.folder / SERVER)
+            self.server: ServerRun = ServerRun(self.config, "test", self.folder / SERVER)
             self.present.clear()
             for name in self.names:
                 self.up[name].clear()

@@ -99,6 +99,7 @@ class Threads:
     def close(self) -> None:
         """Let nothing outlive the test."""
         self.carrier._server.stop(grace=0).wait()
-        for run in (self.server, *self.parties.values()):
+        self.server.close()
+        for run in self.parties.values():
             run.close()
         self.stack.close()

@@ -304,8 +304,8 @@ def test_sections_of_a_built_in_data_set():
 
 
 def test_a_password_is_in_no_record():
-    party = {"url": "postgresql://me:secret@host/db", "query": "select 1", "label": "y"}
+    party = {"url": "postgresql://me:hunter2@host/db", "query": "select 1", "label": "y"}
     config: RunConfig = parse_config(GOOD | {"party": {"bank": party}})
-    assert "secret" not in json.dumps(config.model_dump(mode="json"))
+    assert "hunter2" not in json.dumps(config.model_dump(mode="json"))
     assert config.model_dump()["party"]["bank"]["url"] == "postgresql://me:***@host/db"
     assert config.party["bank"].url == party["url"]

@@ -25,6 +25,7 @@ from cvfl.data import VerticalData
 from cvfl.errors import ConfigError, suggest
 from cvfl.privacy.keys import PairSecrets, session_secrets
 from cvfl.privacy.masks import Masks
+from cvfl.privacy.noise import noise_for
 from cvfl.privacy.relay import Holder, Relay, sealed
 from cvfl.protocol import (
     Codecs,
@@ -42,7 +43,7 @@ from cvfl.protocol import (
 from cvfl.protocol.fusion import Foldable
 from cvfl.protocol.layers import initialised
 from cvfl.protocol.recipe import MakeModel
-from cvfl.protocol.release import MakeRelease
+from cvfl.protocol.release import MakeRelease, Secret
 from cvfl.types import SERVER
 from cvfl.wire.control import MAX_SPEC, Count
 
@@ -110,8 +111,6 @@ def _release(clip: float | None, noise: float | None) -> MakeRelease | None:
     """How noise is added to what leaves a party, if it is."""
     if noise is None or clip is None:
         return None
-    from cvfl.privacy.noise import noise_for  # noqa: PLC0415  an extra
-
     return partial(noise_for, noise * clip)
 
 
@@ -163,11 +162,11 @@ def party_machine(
     labels: Labels,
     codecs: Codecs,
     secrets: PairSecrets | None = None,
-    noise_secret: bytes | None = None,
+    noise_secret: Secret | None = None,
 ) -> PartyMachine:
     """Party m with its rows and the labels that it has; with the server model, too, if labels stay with it.
 
-    `secrets` are those of this session, which masks and seals come from; `noise_secret` is the party's own of this run.
+    `secrets` are those of this session, which masks and seals come from; `noise_secret` is the party's own.
     """
     if codecs.total is not None and secrets is not None:
         codecs.mask(m, Masks(secrets))
@@ -231,7 +230,7 @@ def make_federation(
             labels,
             recipe.codecs() if apart else codecs,
             secrets.get(m),
-            (noise_secrets or {}).get(name),
+            Secret(noise_secrets[name]) if noise_secrets and name in noise_secrets else None,
         )
         for m, name in enumerate(data.names, start=1)
     )

@@ -5,11 +5,11 @@ No I/O but its own folder:
 
     FOLDER/setup/        which run this is, which rows are shared, and by which key they are ordered
     FOLDER/checkpoints/  the party's complete state every few rounds
+    FOLDER/released      with noise: what left the party, by round
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple
 from pathlib import Path
@@ -22,8 +22,10 @@ from cvfl.federation.terms import digest_of, read_facts
 from cvfl.privacy import AlignmentParty
 from cvfl.privacy.identity import Identity
 from cvfl.privacy.keys import Keyring, PairSecrets, SessionKey
+from cvfl.privacy.released import Released
 from cvfl.privacy.sealing import Sealing
 from cvfl.protocol import Measured, PartyMachine
+from cvfl.protocol.release import Secret
 from cvfl.runs.directory import fingerprint
 from cvfl.runtime.checkpoint import Checkpoints
 from cvfl.types import Direction
@@ -64,7 +66,7 @@ class PartyRole:
         folder: Path,
         every: int = 10,
         identity: Identity | None = None,
-        row_secret: bytes | None = None,
+        row_secret: bytes = b"",
         noise_secret: bytes | None = None,
     ) -> None:
         self.rows, self.terms, self.offer, self.every = rows, terms, offer, every
@@ -88,7 +90,9 @@ class PartyRole:
         self._facts: dict[str, Any] = {}
         self._errors: dict[int, Measured] = {}
         self._kept = -1
-        self._row_secret, self._noise_secret = row_secret, noise_secret
+        self._row_secret, self._noise_secret = row_secret, None
+        if noise_secret is not None:
+            self._noise_secret = Secret(noise_secret, Released(folder / "released", rows.name).note)
         if self._setup.rounds():
             known = self._setup.load(0)
             self._belongs_to(known["run"])
@@ -192,8 +196,8 @@ class PartyRole:
         return self._sealing
 
     def _share_secret(self) -> Iterable[bytes]:
-        """The first party draws the secret by which rows are ordered, and seals it for each of the others."""
-        secret, others = self._row_secret or secrets.token_bytes(32), range(2, len(self.rows.names) + 1)
+        """The first party has the secret by which rows are ordered, and seals it for each of the others."""
+        secret, others = self._row_secret, range(2, len(self.rows.names) + 1)
         sealed = [self._rows_sealing.seal_bytes(j, secret, _ABOUT).hex() for j in others]
         yield self._say(RowSecret(session=self._session, sealed=sealed))
         yield from self._in_order_of(secret)

@@ -20,7 +20,7 @@ from cvfl.federation.load import load_data, open_party, row_secret
 from cvfl.federation.party import PartyRole
 from cvfl.federation.rows import NamedRows, PartyRows, TableRows
 from cvfl.federation.server import ServerRole
-from cvfl.federation.state import State, write_secret
+from cvfl.federation.state import State, kept_secret, write_secret
 from cvfl.federation.terms import elsewhere, offer_of, read_facts, terms_of
 from cvfl.federation.train import RunResult
 from cvfl.privacy.account import check_accountant
@@ -52,8 +52,8 @@ class ServerRun:
     def __post_init__(self) -> None:
         check_accountant(self.config.privacy.noise)
         rows, terms = _server_rows(self.config), terms_of(self.config)
-        self._state = State(self.folder, terms, self.restart)
-        path = self._state.path
+        self.state = State(self.folder, terms, self.restart)
+        path = self.state.path
         self._journal = Journal(path / "metrics.jsonl")
         # A round whose line was lost with the power is run again.
         Checkpoints(path / "checkpoints").drop_after(len(self._journal.lines))
@@ -71,12 +71,12 @@ class ServerRun:
     def _record(self, report: RoundReport) -> None:
         assert self.role.rounds.server is not None
         plan, meter = self.role.rounds.server.plan, self.role.rounds.meter
-        with writing(self._state.path):
+        with writing(self.state.path):
             self._journal.append(record.round_line(report, plan, meter, self.role.names))
         self.on_round(Progress(report, plan.rounds, meter.total(), headline(plan.loss)))
 
     def _back(self, t0: int) -> None:
-        with writing(self._state.path):
+        with writing(self.state.path):
             self._journal.back(t0)
 
     def recipe(self) -> Recipe:
@@ -113,12 +113,12 @@ class ServerRun:
 
         write_report([out], out / "report.html")
         directory.close(completed=True)
-        self._state.remove()
+        self.state.remove()
         return RunResult(summary, history, models, out)
 
     def close(self) -> None:
         """Let another process use the state."""
-        self._state.close()
+        self.state.close()
 
 
 @dataclass
@@ -136,18 +136,23 @@ class PartyRun:
 
     def __post_init__(self) -> None:
         config, name, terms = self.config, self.name, terms_of(self.config)
-        self._state = State(self.folder, terms | _own(config, name), self.restart)
+        self.state = State(self.folder, terms | _own(config, name), self.restart)
         self._rows = self._party_rows()
         self.role = PartyRole(
             self._rows,
             terms,
             offer_of(config, name),
-            self._state.path,
+            self.state.path,
             config.network.checkpoint_every,
             self.identity,
-            row_secret(config, name) if name in config.party else None,
-            self._state.secret("noise") if config.privacy.noise else None,
+            self._row_secret(),
+            kept_secret(self.state.folder / "noise.secret") if config.privacy.noise else None,
         )
+
+    def _row_secret(self) -> bytes:
+        """By what the first party has rows ordered: the same whenever they are settled anew for this run."""
+        named = row_secret(self.config, self.name) if self.name in self.config.party else None
+        return named or kept_secret(self.state.path / "row.secret")
 
     def _party_rows(self) -> PartyRows:
         if self.config.data.name is not None:
@@ -176,11 +181,11 @@ class PartyRun:
             if isinstance(self._rows, TableRows):
                 write_secret(out / f"{self.name}.row_secret", self._rows.key)
             (out / f"{self.name}.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-        self._state.remove()
+        self.state.remove()
 
     def close(self) -> None:
         """Let another process use the state."""
-        self._state.close()
+        self.state.close()
 
 
 def _named(errors: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:

@@ -31,6 +31,7 @@ from cvfl.federation.terms import elsewhere
 from cvfl.privacy.keys import PairSecrets
 from cvfl.protocol import Holding, Labels, Loss, PartyMachine, Recipe
 from cvfl.protocol.recipe import MakeModel
+from cvfl.protocol.release import Secret
 from cvfl.wire.control import How, Targets
 
 
@@ -89,7 +90,7 @@ class PartyRows(ABC):
 
     @abstractmethod
     def machine(
-        self, facts: Facts, secrets: PairSecrets | None = None, noise_secret: bytes | None = None
+        self, facts: Facts, secrets: PairSecrets | None = None, noise_secret: Secret | None = None
     ) -> PartyMachine:
         """The party for these facts, with the secrets of this session and the party's own of this run."""
 
@@ -122,7 +123,7 @@ class NamedRows(PartyRows):
         return [len(y) for y in (self.data.train_labels, self.data.validation_labels, self.data.test_labels)]
 
     def machine(
-        self, facts: Facts, secrets: PairSecrets | None = None, noise_secret: bytes | None = None
+        self, facts: Facts, secrets: PairSecrets | None = None, noise_secret: Secret | None = None
     ) -> PartyMachine:
         """The party with its part of the data."""
         at = self.m - 1
@@ -236,7 +237,7 @@ class TableRows(PartyRows):
         return self._prepared
 
     def machine(
-        self, facts: Facts, secrets: PairSecrets | None = None, noise_secret: bytes | None = None
+        self, facts: Facts, secrets: PairSecrets | None = None, noise_secret: Secret | None = None
     ) -> PartyMachine:
         """The party with its columns prepared."""
         x, told, preparation = self._x(), self._told, self.preparation

@@ -3,6 +3,7 @@
     FOLDER/lock               held by the process that plays the role
     FOLDER/noise.secret       what the noise of this party comes from, in every run; never drawn again
     FOLDER/TERMS/terms.json   the terms that the state is of, by a hash of which the folder is named
+    FOLDER/TERMS/row.secret   by what the first party has rows ordered in this run
     FOLDER/TERMS/...          the state of the role
     FOLDER/TERMS.old-1/       what --restart put aside
 
@@ -16,6 +17,7 @@ import json
 import os
 import secrets
 import shutil
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +35,13 @@ class State:
         self.folder, self.path = folder, folder / digest_of(terms)
         with writing(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = (folder / "lock").open("a+", encoding="ascii")
+            lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.close = weakref.finalize(self, os.close, lock)
+        """Let others use the folder."""
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            self._lock.close()
+            self.close()
             raise ConfigError(f"{folder} is in use by another process; every role needs a --state of its own") from None
         with writing(folder):
             if restart and self.path.exists():
@@ -49,22 +53,18 @@ class State:
         tried = (self.path.with_name(f"{self.path.name}.old-{n}") for n in range(1, 1 << 20))
         return next(path for path in tried if not path.exists())
 
-    def secret(self, name: str) -> bytes:
-        """A secret of this role that is drawn once and kept."""
-        path = self.folder / f"{name}.secret"
-        with writing(path):
-            if not path.exists():
-                write_secret(path, secrets.token_bytes(SECRET))
-            return path.read_bytes()
-
     def remove(self) -> None:
         """The run is over, and what it leaves is written: its state is no longer needed."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.close()
 
-    def close(self) -> None:
-        """Let others use the folder."""
-        self._lock.close()
+
+def kept_secret(path: Path) -> bytes:
+    """The secret in this file, which is drawn once."""
+    with writing(path):
+        if not path.exists():
+            write_secret(path, secrets.token_bytes(SECRET))
+        return path.read_bytes()
 
 
 def write_secret(path: Path, secret: bytes) -> None:

@@ -23,10 +23,10 @@ import numpy as np
 
 from cvfl.errors import DataError, RemoteProtocolError
 from cvfl.privacy.blinding import Blinder
-from cvfl.privacy.sealing import TAG, Sealing
+from cvfl.privacy.sealing import Sealing
 from cvfl.types import SERVER
 from cvfl.wire import Blinded, Matched, Setup, Spelling, pack, unpack
-from cvfl.wire.setup import ELEMENT, separate
+from cvfl.wire.setup import ELEMENT, SEAL, separate
 
 PART = 4096
 """Ids in one message."""
@@ -188,7 +188,7 @@ class AlignmentServer:
             raise RemoteProtocolError(f"blinded ids of role {owner} from role {message.m}, out of turn")
         ring = self._rings.get(owner) or (_Ring(message.spelling) if message.hops == 1 else None)
         size = self.sizes[owner - 1]
-        expected = _bytes_of(size, part) + (TAG if message.hops < M else 0)
+        expected = _bytes_of(size, part) + (SEAL if message.hops < M else 0)
         known = ring and (parts_of(size), ring.spelling, expected, ring.hops.get(part, 0) + 1)
         if ring is None or known != (message.parts, message.spelling, len(message.elements), message.hops):
             raise RemoteProtocolError(f"{self.names[message.m - 1]}: part {part} of the ids of role {owner} is changed")

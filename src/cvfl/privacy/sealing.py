@@ -21,9 +21,6 @@ from cvfl.wire import Bytes, Message, Passed
 from cvfl.wire.frame import Frame
 from cvfl.wire.message import FROM_SERVER, message_of, parts_of
 
-TAG = 16
-"""Bytes that sealing adds."""
-
 
 @dataclass
 class _Way:
