@@ -11,7 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from cvfl.theory import CompressorRow, RateRow, Setting, compressor_rows, rate_rows, rate_target
+from cvfl.theory.choice import rate_target
+from cvfl.theory.overview import CompressorRow, RateRow, Setting, compressor_rows, rate_rows
 
 DEFAULT_BITS = [2, 3, 4]
 ERRORS_NOTE = "Bounds of the compressors as implemented. Table 1: the paper's bound for the same parameter."

@@ -94,21 +94,6 @@ def rate_target(T: int, c: float = 1.0) -> float:
     return positive("c", c) / math.sqrt(count("T", T))
 
 
-def bits_for_rate(error: QuantizerError, T: int, B: int, P: int, low: float, high: float, c: float = 1.0) -> int | None:
-    """Fewest bits, 1..16, that keep the rate O(1/sqrt(T)); None if 16 are too few."""
-    return bits_for_error(error, count("B", B) * count("P", P), low, high, rate_target(T, c))
-
-
-def volume_for_rate(T: int, B: int, P: int, low: float, high: float, c: float = 1.0) -> float | None:
-    """Largest implemented lattice cell that keeps the rate O(1/sqrt(T)); None if there is none."""
-    return volume_for_error(count("B", B) * count("P", P), low, high, rate_target(T, c))
-
-
-def k_for_rate(T: int, B: int, P: int, peak: float, c: float = 1.0) -> int:
-    """Fewest components to keep for the rate O(1/sqrt(T))."""
-    return k_for_error(B, P, peak, rate_target(T, c))
-
-
 # --- Errors that diminish from round to round --------------------------------------
 
 
