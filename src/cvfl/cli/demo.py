@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cvfl.cli.display import MB, RunDisplay
+from cvfl.cli.display import MB, RunBar, run_bars
 from cvfl.cli.errors import one_line
 from cvfl.cli.plot import Line, plot
 from cvfl.cli.tables import results_table
@@ -47,11 +47,11 @@ def demo(
             soft_wrap=True,
         )
         results = []
-        with RunDisplay(console).shown() as display:
+        with run_bars(console) as bars:
             for name, compressor in RUNS.items():
                 config = parse_config(_settings(compressor, seed, epochs))
                 folder = target / name.replace(" ", "-").replace("=", "")
-                results.append(train(config, out=folder, name=name, on_round=display.bar(name)))
+                results.append(train(config, out=folder, name=name, on_round=RunBar(bars, name)))
                 if not results[-1].summary["completed"]:
                     raise KeyboardInterrupt
         console.print(results_table([result.summary for result in results]))
