@@ -40,7 +40,7 @@ def describe(
         settings = load_config(config)
         if name not in settings.party:
             raise ConfigError(f"{config}: there is no party {name!r}{suggest(name, settings.party)}")
-        console = Console()
+        console = Console(highlight=False)
         with StepDisplay(console) as steps:
             table = open_party(settings, name, stack, steps)
             columns: list[Column] = []
@@ -51,7 +51,7 @@ def describe(
         found = [asdict(column) | {"use": use(table, column.name)} for column in columns]
         typer.echo(json.dumps(found, indent=2))
         return
-    console.print(f"{table.table.name}: {table.table.rows:,} rows, {len(columns)} columns", highlight=False)
+    console.print(f"{table.table.name}: {table.table.rows:,} rows, {len(columns)} columns")
     console.print(columns_table(table, columns))
 
 
@@ -86,7 +86,7 @@ def list_() -> None:
         shown.add_row(name, "ships with scikit-learn", "built in")
     for name, dataset in DATASETS.items():
         shown.add_row(name, dataset.title, "needs a login" if any(d.login for d in dataset.downloads) else "download")
-    Console().print(shown)
+    Console(highlight=False).print(shown)
 
 
 @data.command()
@@ -98,12 +98,12 @@ def fetch(
 
     Example: cvfl data fetch adult data
     """
-    console = Console()
+    console = Console(highlight=False)
     with one_line():
         with StepDisplay(console) as steps:
             files = fetch_dataset(name, folder, lambda done, total: steps(f"{name}: bytes", done, total))
         dataset = DATASETS[name]
         for file in files:
-            console.print(f"{file.path}  {file.checksum or 'the publisher gives no checksum'}", highlight=False)
-        console.print(f"{dataset.title}; {dataset.terms}", highlight=False)
-        console.print(f'use it with: data.name = "{name}", data.path = "{folder / name}"', highlight=False)
+            console.print(f"{file.path}  {file.checksum or 'the publisher gives no checksum'}")
+        console.print(f"{dataset.title}; {dataset.terms}")
+        console.print(f'use it with: data.name = "{name}", data.path = "{folder / name}"')

@@ -37,13 +37,12 @@ def demo(
 
     Example: cvfl demo --epochs 10 --seed 3
     """
-    console = Console()
+    console = Console(highlight=False)
     with one_line():
         target = out or free_path(Path("runs") / "demo")
         console.print(
             "Hospital, bank, insurer and registry hold a quarter each of 1,797 digits.\n"
             "Every round they send what they make of a row, 16 numbers, then all take 10 local steps.\n",
-            highlight=False,
             soft_wrap=True,
         )
         results = []
@@ -60,7 +59,7 @@ def demo(
 
         paths = [result.path for result in results if result.path]
         write_report(paths, target / "report.html", title="cvfl demo: four organisations, one model")
-        console.print(f"\nreport: {target / 'report.html'}", highlight=False)
+        console.print(f"\nreport: {target / 'report.html'}")
 
 
 def _settings(compressor: str, seed: int, epochs: int) -> dict[str, object]:

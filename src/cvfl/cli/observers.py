@@ -84,7 +84,7 @@ class _Terminal(Observer):
 
     def event(self, event: str, **values: Any) -> None:
         text = " ".join(f"{key} {value}" for key, value in values.items())
-        self._console.print(f"{event} {text}".strip(), highlight=False)
+        self._console.print(f"{event} {text}".strip())
 
     def round(self, progress: Progress) -> None:
         super().round(progress)

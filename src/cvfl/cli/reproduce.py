@@ -44,11 +44,11 @@ def reproduce(
 
     Example: cvfl reproduce physionet2012 --preset cpu --seeds 1
     """
-    console = Console()
+    console = Console(highlight=False)
     if study == "list":
         for name in study_names():
             found = load(name)
-            console.print(f"{name:<15} {found.title}: {found.paper}", highlight=False)
+            console.print(f"{name:<15} {found.title}: {found.paper}")
         return
     with one_line(), terminable():
         chosen = load(study)
@@ -57,9 +57,7 @@ def reproduce(
             raise ConfigError(f"{target} has results already; use --resume to go on, or another --out")
         everything = all_tasks(chosen, preset, seeds, data, target)
         todo = [task for task in everything if not task.complete]
-        console.print(
-            f"{chosen.title}: {len(everything)} runs, {len(everything) - len(todo)} complete", highlight=False
-        )
+        console.print(f"{chosen.title}: {len(everything)} runs, {len(everything) - len(todo)} complete")
         runner = _runner(ray, workers or os.cpu_count() or 1, target) if todo else None
         origin = Origin(preset, _command(study, preset, _seeds(everything)), ())
         _note(study, origin, chosen, target, {task.folder for task in todo if ray is None})
@@ -77,7 +75,7 @@ def reproduce(
         results.write_html(target / "report.html")
         _show(console, (table.markdown() for table in results.tables))
         inside = [f"{name or 'runs'}/" for name in chosen.members]
-        console.print(f"{target}: {', '.join(['tables.md', 'report.html', 'figures/', *inside])}", highlight=False)
+        console.print(f"{target}: {', '.join(['tables.md', 'report.html', 'figures/', *inside])}")
 
 
 def report(
@@ -96,7 +94,7 @@ def report(
 
     Example: cvfl report results/physionet2012-cpu --publish docs/results/physionet2012
     """
-    console = Console()
+    console = Console(highlight=False)
     with one_line():
         found = sorted(path.parent for run in runs for path in run.rglob("summary.json"))
         if not found:
@@ -125,12 +123,12 @@ def report(
                 results.write_html(html)
         for written in (html, figures, publish):
             if written:
-                console.print(str(written), highlight=False)
+                console.print(str(written))
 
 
 def _show(console: Console, tables: Iterable[str]) -> None:
     for text in tables:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        console.print(text, markup=False, soft_wrap=True)
 
 
 _Runner = Callable[[list[Task], Callable[[], None]], Generator[Task, None, None]]
@@ -178,14 +176,14 @@ def _run(console: Console, todo: list[Task], runner: _Runner) -> None:
         # Closed here, and not when it is forgotten, so that runs end also if Ctrl-C comes between two of its steps.
         with closing(runner(todo, tick)) as complete:
             for task in complete:
-                bars.console.print(f"{task.label}: complete", highlight=False)
+                bars.console.print(f"{task.label}: complete")
         tick()
 
 
 def _measure(console: Console, everything: Sequence[Task], out: Path) -> None:
     from cvfl.studies.latency import measure  # noqa: PLC0415  not needed by most studies
 
-    say = lambda cell, ms: console.print(f"{cell}: timing rounds over gRPC, {ms} ms a round trip", highlight=False)  # noqa: E731
+    say = lambda cell, ms: console.print(f"{cell}: timing rounds over gRPC, {ms} ms a round trip")  # noqa: E731
     measure(everything, out, say)
 
 

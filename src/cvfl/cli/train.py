@@ -53,7 +53,7 @@ def train(
 
     Example: cvfl train examples/digits.toml --set compressor=scalar:bits=2 --set seed=7 --out runs/scalar-7
     """
-    console = Console()
+    console = Console(highlight=False)
     with one_line():
         settings = load_config(config, change or [])
         if emulate_latency and runtime is not Runtime.GRPC:
@@ -74,12 +74,11 @@ def train(
             return
         console.print(results_table([summary]))
         for line in noise_lines(summary):
-            console.print(line, highlight=False)
-        console.print(f"{target}: summary.json, metrics.jsonl, report.html", highlight=False)
+            console.print(line)
+        console.print(f"{target}: summary.json, metrics.jsonl, report.html")
         if not summary["completed"]:
             console.print(
                 f"stopped after {summary['rounds']} rounds; go on with: cvfl train {config} --resume --out {target}",
-                highlight=False,
                 soft_wrap=True,
             )
             raise typer.Exit(130)
