@@ -17,6 +17,7 @@ from cvfl.cli.display import Pace, print_line
 from cvfl.cli.errors import one_line, terminable
 from cvfl.errors import ConfigError, DataError
 from cvfl.runs.read import read_run
+from cvfl.studies import latency
 from cvfl.studies.origin import Machine, Origin
 from cvfl.studies.run import run_all
 from cvfl.studies.study import Suite, Task, all_tasks, load, member_text, study_names, study_text
@@ -181,10 +182,8 @@ def _run(console: Console, todo: list[Task], runner: _Runner) -> None:
 
 
 def _measure(console: Console, everything: Sequence[Task], out: Path) -> None:
-    from cvfl.studies.latency import measure  # noqa: PLC0415  not needed by most studies
-
     say = lambda cell, ms: console.print(f"{cell}: timing rounds over gRPC, {ms} ms a round trip")  # noqa: E731
-    measure(everything, out, say)
+    latency.measure(everything, out, say)
 
 
 def _note(study: str, origin: Origin, chosen: Suite, out: Path, here: set[Path]) -> None:
@@ -204,10 +203,8 @@ def _command(study: str, preset: str, seeds: int | None) -> str:
 
 def _seeds(everything: Sequence[Task]) -> int | None:
     """The number of seeds, if it is the same in all studies."""
-    seeds: dict[str, set[int]] = {}
-    for task in everything:
-        seeds.setdefault(task.member, set()).add(task.seed)
-    counts = {len(found) for found in seeds.values()}
+    members = {task.member for task in everything}
+    counts = {len({task.seed for task in everything if task.member == name}) for name in members}
     return counts.pop() if len(counts) == 1 else None
 
 

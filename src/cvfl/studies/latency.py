@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import tomlkit
+from pydantic import TypeAdapter, ValidationError
 
 from cvfl.config.schema import RunConfig
 from cvfl.errors import DataError
@@ -48,10 +49,8 @@ def rounds_to_time(Q: int) -> int:
 def read_measured(folder: Path) -> list[Measured]:
     """What has been measured for the study in this folder."""
     try:
-        return [
-            Measured(line["cell"], line["round_trip_ms"], tuple(line["seconds"])) for line in read_lines(folder / FILE)
-        ]
-    except (KeyError, TypeError):
+        return TypeAdapter(list[Measured]).validate_python(read_lines(folder / FILE))
+    except ValidationError:
         raise DataError(f"{folder / FILE}: not as `cvfl reproduce` writes it; remove it to measure again") from None
 
 
