@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from cvfl.cli.display import MB, StepDisplay
+from cvfl.cli.display import StepDisplay
 from cvfl.cli.errors import one_line
 from cvfl.cli.tables import number_table
 from cvfl.config.files import load_config
@@ -20,6 +20,7 @@ from cvfl.data.tables.organisation import PartyTable
 from cvfl.errors import ConfigError, writing
 from cvfl.federation.load import Rows, open_tables, shared_rows
 from cvfl.privacy import Aligned
+from cvfl.report.format import MB
 
 
 def align(

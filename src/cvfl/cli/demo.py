@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cvfl.cli.display import MB, RunBar, run_bars
+from cvfl.cli.display import RunBar, run_bars
 from cvfl.cli.errors import one_line
 from cvfl.cli.plot import Line, plot
 from cvfl.cli.tables import results_table
 from cvfl.cli.train import free_path
 from cvfl.config.files import parse_config
 from cvfl.federation.train import RunResult, train
+from cvfl.report.format import MB
 
 RUNS = {
     "none": "identity",

@@ -5,19 +5,11 @@ from __future__ import annotations
 import time
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
+from cvfl.report.format import MB
 from cvfl.runs.progress import Progress as RunProgress
 
-MB = 1e6
 _FIRST_LINE = 2.0
 
 
@@ -97,15 +89,16 @@ class StepDisplay(Progress):
             transient=True,
             disable=not console.is_terminal,
         )
-        self._pace, self._step, self._bar = Pace(), "", TaskID(0)
+        self._pace, self._step = Pace(), ""
 
     def __call__(self, step: str, done: int, total: int) -> None:
         """Show how far a step is; a total of 0 is not known."""
         if step != self._step:
             for task in self.task_ids:
                 self.remove_task(task)
-            self._step, self._bar = step, self.add_task(step, total=total or None, count="")
+            self.add_task(step, total=total or None, count="")
+            self._step = step
         count = f"{done / total:.0%}" if total else f"{done:,}" if done else ""
-        self.update(self._bar, total=total or None, completed=done, count=count)
+        self.update(self.task_ids[0], total=total or None, completed=done, count=count)
         if self.disable and self._pace.due():
             print_line(self.console, f"{step} {count}".strip())

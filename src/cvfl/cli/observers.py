@@ -12,8 +12,9 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from cvfl.cli.display import MB, RunBar, StepDisplay, run_bars
+from cvfl.cli.display import RunBar, StepDisplay, run_bars
 from cvfl.cli.errors import extra
+from cvfl.report.format import MB
 from cvfl.runs.progress import Progress, progress_of, progress_values
 
 

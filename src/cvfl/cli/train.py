@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from cvfl.cli.align import alignment_line
 from cvfl.cli.errors import one_line
-from cvfl.cli.observers import Observer, observed, replay
+from cvfl.cli.observers import observed, replay
 from cvfl.cli.tables import noise_lines, results_table
 from cvfl.config.files import load_config
-from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
 from cvfl.federation.load import load_data
 from cvfl.federation.nvflare_simulator import train_nvflare
@@ -65,7 +64,10 @@ def train(
         with observed(console, config.stem, log_json, tensorboard) as seen:
             match runtime:
                 case Runtime.INPROCESS:
-                    summary = _in_process(settings, target, seen, resume)
+                    loaded = load_data(settings, seen.step)
+                    if loaded.aligned:
+                        seen.event(alignment_line(loaded.aligned))
+                    summary = run(settings, loaded, out=target, on_round=seen.round, resume=resume).summary
                 case Runtime.NVFLARE:
                     summary = train_nvflare(settings, target, config.stem, seen.round).summary
                 case Runtime.GRPC:
@@ -82,13 +84,6 @@ def train(
                 soft_wrap=True,
             )
             raise typer.Exit(130)
-
-
-def _in_process(config: RunConfig, out: Path, seen: Observer, resume: bool) -> dict[str, Any]:
-    loaded = load_data(config, seen.step)
-    if loaded.aligned:
-        seen.event(alignment_line(loaded.aligned))
-    return run(config, loaded, out=out, on_round=seen.round, resume=resume).summary
 
 
 def _stopped(path: Path) -> Path:

@@ -12,14 +12,8 @@ from cvfl.runs.journal import write_whole
 from cvfl.types import Section
 
 NAME = "audit.json"
-FEW_KNOWN, MANY_KNOWN, NORM, DIRECTION, WEIGHTS = (
-    "few labels known",
-    "many labels known",
-    "norm",
-    "direction",
-    "weights",
-)
-UNSUPERVISED = (NORM, DIRECTION, WEIGHTS)
+FEW_KNOWN, MANY_KNOWN = "few labels known", "many labels known"
+UNSUPERVISED = NORM, DIRECTION, WEIGHTS = ("norm", "direction", "weights")
 """Attacks that need no label at all."""
 
 Stage = Literal["start", "end"]
