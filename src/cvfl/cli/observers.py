@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -110,16 +110,12 @@ def observed(console: Console, name: str, log_json: bool, tensorboard: Path | No
         yield seen
 
 
-def replay(seen: Observer) -> Callable[[Mapping[str, Any]], None]:
-    """Show the events that another process printed as JSON lines as if they had happened here."""
-
-    def pass_on(event: Mapping[str, Any]) -> None:
-        match event["event"]:
-            case "round":
-                seen.round(progress_of(event))
-            case "wait":
-                seen.wait(event["who"], event["seconds"])
-            case "step":
-                seen.step(event["step"], 0, 0)
-
-    return pass_on
+def replay(seen: Observer, event: Mapping[str, Any]) -> None:
+    """Show an event that another process printed as a JSON line as if it had happened here."""
+    match event["event"]:
+        case "round":
+            seen.round(progress_of(event))
+        case "wait":
+            seen.wait(event["who"], event["seconds"])
+        case "step":
+            seen.step(event["step"], 0, 0)

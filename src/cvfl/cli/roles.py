@@ -67,9 +67,7 @@ def server(
         result = run.finish(target)
         seen.event("finished", rounds=result.summary["rounds"], out=str(result.path))
     if not log_json:
-        console.print(results_table([result.summary]))
-        for line in noise_lines(result.summary):
-            console.print(line)
+        console.print(results_table([result.summary]), *noise_lines(result.summary), sep="\n")
 
 
 def party(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -71,12 +72,10 @@ def train(
                 case Runtime.NVFLARE:
                     summary = train_nvflare(settings, target, config.stem, seen.round).summary
                 case Runtime.GRPC:
-                    summary = train_grpc(config, change or [], target, replay(seen), emulate_latency)
+                    summary = train_grpc(config, change or [], target, partial(replay, seen), emulate_latency)
         if log_json:
             return
-        console.print(results_table([summary]))
-        for line in noise_lines(summary):
-            console.print(line)
+        console.print(results_table([summary]), *noise_lines(summary), sep="\n")
         console.print(f"{target}: summary.json, metrics.jsonl, report.html")
         if not summary["completed"]:
             console.print(

@@ -111,11 +111,8 @@ class Suite:
 
 def study_names() -> list[str]:
     """The studies that come with the software."""
-    return sorted(
-        path.name.removesuffix(".toml")
-        for path in resources.files("cvfl.studies").iterdir()
-        if path.name.endswith(".toml")
-    )
+    files = [path.name for path in resources.files("cvfl.studies").iterdir()]
+    return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
 
 
 def study_text(name: str) -> str:
@@ -288,8 +285,7 @@ def tasks(study: Study, preset: str, seeds: int | None, data: Path, out: Path) -
             if "path" in READERS[name := values["data"]["name"]].takes:
                 values = merged(values, {"data": {"path": str(data / name)}})
             config = parse_config(values, f"{study.title}, {cell.name}")
-            place = Path(slug(cell.name)) / f"seed-{seed}"
-            found.append(Task(cell.name, seed, config, out / "runs" / place))
+            found.append(Task(cell.name, seed, config, out / "runs" / slug(cell.name) / f"seed-{seed}"))
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from cvfl import theory
 from cvfl.report.format import MB, digits, places, share, times
 from cvfl.report.series import Spread, spread
-from cvfl.report.table import Cell, Row, Table, column
+from cvfl.report.table import Cell, Table, column
 from cvfl.runs.record import Round, Run
 from cvfl.studies.latency import ROUND_TRIPS, Measured
 from cvfl.studies.study import BASELINE, Preset, Study
@@ -194,10 +194,6 @@ def scaled(value: Spread, factor: float) -> Spread:
     return Spread(value.mean * factor, None if value.deviation is None else value.deviation * factor)
 
 
-SUITE_HEAD = (
-    *("", "setting", "target", "MB to target", "times fewer", "epochs to target"),
-    *("final test metric", f"within one deviation of {BASELINE}", "seeds"),
-)
 SUITE_NOTE = (
     f"Bold is the best of a study; {MISSED} is a target that not every seed reached, with how many did. Bytes are "
     f"those of all training frames, counted where they leave; times fewer is against {BASELINE}. The final metric is "
@@ -205,7 +201,7 @@ SUITE_NOTE = (
 )
 
 
-def suite_rows(name: str, study: Study, preset: Preset, runs: Sequence[Run]) -> list[Row]:
+def suite_table(name: str, study: Study, preset: Preset, runs: Sequence[Run]) -> Table:
     """The rows of a suite's member: bytes to the target, and what they cost in epochs and in the metric."""
     rows = rows_of(study, runs)
     cost = {cell: to_target(study, preset, found, lambda line: line.sent.training / MB) for cell, found in rows.items()}
@@ -213,18 +209,18 @@ def suite_rows(name: str, study: Study, preset: Preset, runs: Sequence[Run]) -> 
     final = {cell: spread([_final(run, study.metric) for run in found]) for cell, found in rows.items()}
     amount = digits(places((value.mean for value in cost.values() if value), least=2, most=5))
     missed = told_missed(study, preset, rows)
-    columns: tuple[Sequence[Cell], ...] = (
-        [name] * len(rows),
-        list(rows),
-        [f"{study.metric} {preset.target:g}"] * len(rows),
-        column(list(cost.values()), amount, min, missing=missed),
-        _times_fewer(cost),
-        column(epochs, digits(1), min, missing=missed),
-        column(list(final.values()), digits(3), max),
-        [_within(cell, final) for cell in rows],
-        [str(len(found)) for found in rows.values()],
-    )
-    return list(zip(*columns, strict=True))
+    columns: dict[str, Sequence[Cell]] = {
+        "": [name] * len(rows),
+        "setting": list(rows),
+        "target": [f"{study.metric} {preset.target:g}"] * len(rows),
+        "MB to target": column(list(cost.values()), amount, min, missing=missed),
+        "times fewer": _times_fewer(cost),
+        "epochs to target": column(epochs, digits(1), min, missing=missed),
+        "final test metric": column(list(final.values()), digits(3), max),
+        f"within one deviation of {BASELINE}": [_within(cell, final) for cell in rows],
+        "seeds": [str(len(found)) for found in rows.values()],
+    }
+    return Table.of(columns, note=SUITE_NOTE)
 
 
 def _final(run: Run, metric: str) -> float:

@@ -10,7 +10,7 @@ from cvfl.errors import ConfigError
 from cvfl.theory import choice
 from cvfl.theory.bounds import EXACT, ErrorBound, lattice_error, lattice_volume, scalar_error, topk_count, topk_error
 from cvfl.theory.checks import count, span
-from cvfl.theory.cost import FLOAT_BITS, algorithm1_traffic, algorithm2_traffic, authors_cost
+from cvfl.theory.cost import FLOAT_BITS, algorithm1_traffic, algorithm2_order, authors_cost
 
 
 @dataclass(frozen=True)
@@ -157,8 +157,7 @@ def _row(
 
 def _algorithm2(s: Setting, rounds: int, sent: _Sent) -> float:
     """Compressed embeddings up, whole gradients down: those of dropped components count, too."""
-    up = algorithm2_traffic(rounds, s.B, [sent.P] * s.M, sent.bits).up
-    return up + algorithm2_traffic(rounds, s.B, [s.P] * s.M).down
+    return algorithm2_order(rounds, s.B, [sent.P] * s.M, sent.bits) + algorithm2_order(rounds, s.B, [s.P] * s.M)
 
 
 def _error_at(error: choice.QuantizerError, s: Setting, bits: int | None) -> ErrorBound | None:
