@@ -10,8 +10,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from cvfl.report.format import MB
 from cvfl.runs.progress import Progress as RunProgress
 
-_FIRST_LINE = 2.0
-
 
 class Pace:
     """When the next line is due: every two seconds at first, later more rarely, so that a long run has a short log."""
@@ -22,7 +20,7 @@ class Pace:
     def due(self) -> bool:
         """Whether it is time; if so, the time to the next one begins."""
         now = time.monotonic()
-        if now - self._last < max(_FIRST_LINE, (now - self._began) / 20):
+        if now - self._last < max(2.0, (now - self._began) / 20):
             return False
         self._last = now
         return True

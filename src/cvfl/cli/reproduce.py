@@ -66,7 +66,8 @@ def reproduce(
             _run(console, todo, runner)
         for name, member in chosen.members.items():
             if measure and member.table == "latency":
-                _measure(console, [task for task in everything if task.member == name], target / name)
+                own = [task for task in everything if task.member == name]
+                latency.measure(own, target / name, partial(_timing, console))
         from cvfl.studies.results import read_results  # noqa: PLC0415  matplotlib is slow to load
 
         results = read_results(
@@ -181,9 +182,8 @@ def _run(console: Console, todo: list[Task], runner: _Runner) -> None:
         tick()
 
 
-def _measure(console: Console, everything: Sequence[Task], out: Path) -> None:
-    say = lambda cell, ms: console.print(f"{cell}: timing rounds over gRPC, {ms} ms a round trip")  # noqa: E731
-    latency.measure(everything, out, say)
+def _timing(console: Console, cell: str, ms: int) -> None:
+    console.print(f"{cell}: timing rounds over gRPC, {ms} ms a round trip")
 
 
 def _note(study: str, origin: Origin, chosen: Suite, out: Path, here: set[Path]) -> None:

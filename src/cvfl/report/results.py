@@ -186,11 +186,7 @@ def _column(
 
 
 def _scores(one: Series, part: str) -> Spread | None:
-    def read(run: Run) -> float | None:
-        found: dict[str, float] = getattr(run.metrics, part)
-        return found.get(run.metric) if run.metric else None
-
-    return one.spread(read)
+    return one.spread(lambda run: getattr(run.metrics, part).get(run.metric))
 
 
 def _epsilon(run: Run) -> float | None:

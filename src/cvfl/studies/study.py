@@ -139,7 +139,7 @@ def load(name: str) -> Suite:
     """The studies that a study or a suite runs: by name, or from a TOML file of the user's own."""
     values = study_values(name)
     if "suite" not in values:
-        study = load_study(name)
+        study = checked(Study, values, name)
         return Suite(study.title, study.paper, {"": study})
     file = checked(SuiteFile, values, name)
     return Suite(file.title, file.paper, {member: _member(file, member, name) for member in file.suite})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from cvfl import theory
@@ -42,12 +43,12 @@ def study_tables(study: Study, preset: Preset, runs: Sequence[Run], measured: Se
 
 def reached(run: Run, metric: str, target: float) -> Round | None:
     """The first evaluated round whose test metric is at the target or above."""
-    return next((line for line in run.history if line.test.get(metric, float("-inf")) >= target), None)
+    return next((line for line in run.history if line.test.get(metric, -math.inf) >= target), None)
 
 
 def best(run: Run, metric: str) -> float:
     """The highest test metric of a run."""
-    return max((line.test[metric] for line in run.history if metric in line.test), default=float("nan"))
+    return max((line.test[metric] for line in run.history if metric in line.test), default=math.nan)
 
 
 def rounds_to_target(study: Study, preset: Preset, rows: Rows) -> dict[str, Spread | None]:
@@ -152,7 +153,7 @@ def _seconds(rows: Rows, known: Mapping[str, Sequence[Spread]]) -> dict[str, Seq
 def _formula(study: Study, rows: Rows) -> Table:
     """What the authors' formula says beside what crossed the wire."""
     unit, runs = UNITS[study.unit], [runs[0] for runs in rows.values()]
-    formula = [(run.formula_bytes or float("nan")) / unit for run in runs]
+    formula = [(run.formula_bytes or math.nan) / unit for run in runs]
     measured = [run.sent.training / unit for run in runs]
     figures = {
         f"formula {study.unit}": formula,
@@ -206,7 +207,9 @@ def suite_table(name: str, study: Study, preset: Preset, runs: Sequence[Run]) ->
     rows = rows_of(study, runs)
     cost = {cell: to_target(study, preset, found, lambda line: line.sent.training / MB) for cell, found in rows.items()}
     epochs = [to_target(study, preset, found, lambda line: line.epoch) for found in rows.values()]
-    final = {cell: spread([_final(run, study.metric) for run in found]) for cell, found in rows.items()}
+    final = {
+        cell: spread([run.metrics.test.get(study.metric, math.nan) for run in found]) for cell, found in rows.items()
+    }
     amount = digits(places((value.mean for value in cost.values() if value), least=2, most=5))
     missed = told_missed(study, preset, rows)
     columns: dict[str, Sequence[Cell]] = {
@@ -221,10 +224,6 @@ def suite_table(name: str, study: Study, preset: Preset, runs: Sequence[Run]) ->
         "seeds": [str(len(found)) for found in rows.values()],
     }
     return Table.of(columns, note=SUITE_NOTE)
-
-
-def _final(run: Run, metric: str) -> float:
-    return run.metrics.test.get(metric, float("nan"))
 
 
 def _times_fewer(cost: Mapping[str, Spread | None]) -> list[Cell]:

@@ -59,7 +59,7 @@ def table1_k(T: int, B: int, P: int, norm2_max: float) -> float:
     return count("P", P) * (1 - 1 / scale)
 
 
-# --- Cheapest parameter for a target error -----------------------------------------
+# --- Cheapest parameter for a target error, such as that of the 1/sqrt(T) rate -----
 
 
 def bits_for_error(error: QuantizerError, n: int, low: float, high: float, target: float) -> int | None:
@@ -84,9 +84,6 @@ def k_for_error(B: int, P: int, peak: float, target: float) -> int:
     positive("target", target)
     # Searched rather than solved: the quotient could round and drop one component too many.
     return 1 + bisect_left(range(1, P), True, key=lambda k: topk_error(B * (P - k), peak).expected <= target)
-
-
-# --- The target of the 1/sqrt(T) rate ----------------------------------------------
 
 
 def rate_target(T: int, c: float = 1.0) -> float:
