@@ -23,14 +23,13 @@ from cvfl.errors import ConfigError, suggest
 from cvfl.federation.load import open_party
 
 data = typer.Typer(help="Look at a party's table, or get a public data set.", no_args_is_help=True)
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 @data.command()
 def describe(
     config: Annotated[Path, typer.Argument(help="Configuration file (TOML) with a table for every party.")],
     name: Annotated[str, typer.Option(help="The party whose table is shown.")],
-    as_json: AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Show a party's columns: what they hold, what is missing, how many different values, and what training uses.
 

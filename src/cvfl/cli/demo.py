@@ -24,7 +24,6 @@ RUNS = {
     "top-k b=2": "topk:bits=2",
     "auto": "auto",
 }
-SERVER = {"identity": "identity", "auto": "auto"}
 
 
 def demo(
@@ -72,7 +71,7 @@ def _settings(compressor: str, seed: int, epochs: int) -> dict[str, object]:
         "epochs": epochs,
         "seed": seed,
         "compressor": compressor,
-        "server_compressor": SERVER.get(compressor, "scalar:bits=8"),
+        "server_compressor": compressor if compressor in ("identity", "auto") else "scalar:bits=8",
     }
 
 

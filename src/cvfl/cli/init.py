@@ -19,15 +19,13 @@ from cvfl.config.files import load_config
 from cvfl.data.tables.sources import Source, open_table
 from cvfl.errors import ConfigError, writing
 
-Named = Annotated[
-    list[str] | None,
-    typer.Option("--party", metavar="NAME=TABLE", help="A party and its table: CSV, Parquet or a database URL."),
-]
-
 
 def init(
     out: Annotated[Path, typer.Argument(help="Configuration file to write (TOML).")],
-    party: Named = None,
+    party: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=TABLE", help="A party and its table: CSV, Parquet or a database URL."),
+    ] = None,
     query: Annotated[
         list[str] | None, typer.Option(metavar="NAME=SQL", help="The query of a party whose table is a database URL.")
     ] = None,
