@@ -55,13 +55,8 @@ class Fetched:
     checksum: str
 
 
-def fetch(download: Download, folder: Path, on_progress: Progress | None = None) -> Path:
+def fetch(download: Download, folder: Path, on_progress: Progress | None = None) -> Fetched:
     """The file in this folder, fetched unless it is there with the right sum; an interrupted fetch is continued."""
-    return fetch_checked(download, folder, on_progress).path
-
-
-def fetch_checked(download: Download, folder: Path, on_progress: Progress | None = None) -> Fetched:
-    """The same, with the sum of what came, for the case that the publisher gives none."""
     target = folder / download.file
     try:
         folder.mkdir(parents=True, exist_ok=True)
