@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.csv
 import torch
 
-from cvfl.data.sets.mimic3_tables import FILES, HOME, read_measurements, read_stays
+from cvfl.data.sets.mimic3_tables import HOME, TABLES, read_measurements, read_stays
 from cvfl.data.sets.mimic3_variables import CHANNELS, HIGH, LOW
 from cvfl.data.sets.timeseries import (
     Chosen,
@@ -37,8 +37,6 @@ from cvfl.data.tables.split import hashed
 from cvfl.data.vertical import VerticalData
 from cvfl.errors import DataError
 from cvfl.protocol import Loss
-
-__all__ = ["FILES", "load_mimic3"]
 
 _BENCHMARK = "in-hospital-mortality"
 _HEADER = ["Hours", *(channel.name for channel in CHANNELS)]
@@ -91,9 +89,9 @@ def _read(path: Path, seed: int, test_share: float, on_progress: Progress) -> _T
     made = path / _BENCHMARK if (path / _BENCHMARK).is_dir() else path
     if any((made / part).is_dir() for part in ("train", "test")):
         return _from_benchmark(made, on_progress)
-    if any((path / file).is_file() or (path / file).with_suffix("").is_file() for _, file in FILES):
+    if any((path / f"{table}{ending}").is_file() for table in TABLES for ending in (".csv", ".csv.gz")):
         return _from_tables(path, seed, test_share, on_progress)
-    tables = ", ".join(file for _, file in FILES)
+    tables = ", ".join(f"{table}.csv.gz" for table in TABLES)
     raise DataError(
         f"{path}: put {tables} of {HOME} there, for which it asks a credentialed login, "
         f"or the folder {_BENCHMARK} that mimic3-benchmarks makes of them"
