@@ -27,16 +27,15 @@ from cvfl.data.sets.timeseries import (
     Progress,
     carried_forward,
     constant,
-    divided,
     each_word,
     hourly,
     parsed_together,
+    read_apart,
+    read_deaths,
     standardised,
 )
-from cvfl.data.tables.spill import one_line
 from cvfl.data.vertical import VerticalData
 from cvfl.errors import DataError, suggest
-from cvfl.protocol import Loss
 
 HOME = "https://physionet.org/content/challenge-2012/1.0.0/"
 FILES = "https://physionet.org/files/challenge-2012/1.0.0/"
@@ -64,13 +63,12 @@ _PARAMETERS = (*(variable.name for variable in _SERIES), "MechVent", *_DESCRIPTO
 _LOW = np.array([*(variable.low for variable in _SERIES), 1.0, *(0.0 for _ in _DESCRIPTORS)])
 _HIGH = np.array([*(variable.high for variable in _SERIES), 1.0, *(np.inf for _ in _DESCRIPTORS)])
 _CARDIAC_SURGERY_RECOVERY = 2
-_OUTCOME = ("RecordID", "In-hospital_death")
+_OUTCOME = "In-hospital_death"
 
 
 def load_physionet2012(
     path: Path,
     parties: int = 4,
-    seed: int = 0,
     dtype: torch.dtype = torch.float32,
     on_progress: Progress = lambda done, total: None,
 ) -> VerticalData:
@@ -82,24 +80,12 @@ def load_physionet2012(
     features; another number of parties shares out the same series in the same order, as evenly as they go.
 
     Series are standardised on the measured training values; a gap keeps the value before it, and starts at the mean.
-    The publisher's split is kept, so `seed` changes nothing; it is taken so that every data set is loaded alike.
+    The publisher's split is kept.
     """
-    holdings = _divided_features(parties)
-    sets = []
-    for letter in "ab":
-        sets.append(_read_set(Path(path), letter))
-        on_progress(len(sets), 2)
-    (train, train_labels), (test, test_labels) = sets
-    in_train = np.arange(len(train) + len(test)) < len(train)
-    features = _features(np.concatenate([train, test]), in_train)
-    return VerticalData(
-        names=tuple(_HOLDINGS) if parties == len(_HOLDINGS) else tuple(f"party{m}" for m in range(1, parties + 1)),
-        train=divided(features, holdings, in_train, dtype),
-        test=divided(features, holdings, ~in_train, dtype),
-        train_labels=torch.from_numpy(train_labels).to(dtype),
-        test_labels=torch.from_numpy(test_labels).to(dtype),
-        loss=Loss.BINARY,
-    )
+    parts = _divided_features(parties)
+    stays = read_apart(lambda letter: _read_set(Path(path), letter), "a", "b", on_progress)
+    names = list(_HOLDINGS) if parties == len(_HOLDINGS) else [f"party{m}" for m in range(1, parties + 1)]
+    return stays.shared(_features(stays.grid, stays.train), names, parts, dtype)
 
 
 def _divided_features(parties: int) -> list[list[int]]:
@@ -191,22 +177,12 @@ def _hours(time: str) -> float:
 
 def _labels(file: Path, records: Sequence[int]) -> Integers:
     """Whether the patient of each record died in hospital."""
-    try:
-        table = pyarrow.csv.read_csv(file)
-        if missing := {*_OUTCOME} - {*table.column_names}:
-            raise DataError(f"{file}: column {min(missing)} is missing; {_get(file.name)}")
-        died = dict(zip(*(table[name].cast(pa.int64()).to_pylist() for name in _OUTCOME), strict=True))
-    except (OSError, pa.ArrowInvalid) as error:
-        raise DataError(f"{file}: {one_line(error)}; {_get(file.name)}") from None
-    if alone := set(died) ^ set(records):
+    known = dict(zip(*read_deaths(file, ("RecordID", pa.int64()), _OUTCOME, _get(file.name)), strict=True))
+    if alone := set(known) ^ set(records):
         record = min(alone)
         lacks = f"record {record} has no outcome" if record in records else f"there is no record {record}"
         raise DataError(f"{file}: {lacks} ({len(alone)} in all); {_get(file.name)} and the records again")
-    labels = [died[record] for record in records]
-    if odd := set(labels) - {0, 1}:
-        raise DataError(f"{file}: {_OUTCOME[1]} is {odd.pop()} for a record, not 0 or 1")
-    if len(set(labels)) < 2:
-        raise DataError(
-            f"{file}: {_OUTCOME[1]} is {labels[0]} for all {len(labels)} records; there is nothing to learn"
-        )
-    return np.array(labels, dtype=np.int64)
+    died = np.array([known[record] for record in records])
+    if died.min() == died.max():
+        raise DataError(f"{file}: {_OUTCOME} is {died[0]} for all {len(died)} records; there is nothing to learn")
+    return died
