@@ -1,8 +1,12 @@
 """Data sets by name, in their publishers' layouts; facts about them are in the TOML files here."""
 
 import tomllib
+from collections.abc import Callable
 from importlib import resources
 from typing import Any
+
+Progress = Callable[[int, int], None]
+"""How much is read so far, and in all, or 0 where nobody says."""
 
 
 def shipped(file: str) -> dict[str, Any]:

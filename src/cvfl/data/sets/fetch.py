@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cvfl.data.sets import shipped
-from cvfl.data.sets.download import Download, Fetched, Progress, fetch, unpack
+from cvfl.data.sets import Progress, shipped
+from cvfl.data.sets.download import Download, Fetched, fetch, unpack
 from cvfl.errors import DataError
 from cvfl.registry import Registry
 
@@ -27,7 +27,7 @@ class Dataset:
     layout: str
 
 
-def fetch_dataset(name: str, folder: Path, on_progress: Progress | None = None) -> tuple[Fetched, ...]:
+def fetch_dataset(name: str, folder: Path, on_progress: Progress = lambda done, total: None) -> tuple[Fetched, ...]:
     """Bring a data set to FOLDER/NAME and unpack its archives there."""
     dataset, place = DATASETS[name], folder / name
     try:

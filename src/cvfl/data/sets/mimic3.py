@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.csv
 import torch
 
+from cvfl.data.sets import Progress
 from cvfl.data.sets.mimic3_tables import HOME, TABLES, read_measurements, read_stays
 from cvfl.data.sets.mimic3_variables import CHANNELS, HIGH, LOW
 from cvfl.data.sets.timeseries import (
@@ -22,7 +23,6 @@ from cvfl.data.sets.timeseries import (
     Grid,
     Integers,
     Measurements,
-    Progress,
     Stays,
     carried_forward,
     each_word,

@@ -22,8 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from cvfl.data.sets import Progress
 from cvfl.data.sets.mimic3_variables import CHANNELS, HIGH, LOW, Channel, Source
-from cvfl.data.sets.timeseries import HOURS, Floats, Integers, Measurements, Progress, joined
+from cvfl.data.sets.timeseries import HOURS, Floats, Integers, Measurements, joined
 from cvfl.data.tables.spill import one_line
 from cvfl.errors import DataError
 

@@ -18,13 +18,12 @@ import pyarrow as pa
 import pyarrow.csv
 import torch
 
-from cvfl.data.sets import shipped
+from cvfl.data.sets import Progress, shipped
 from cvfl.data.sets.timeseries import (
     Chosen,
     Grid,
     Integers,
     Measurements,
-    Progress,
     carried_forward,
     constant,
     each_word,

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cvfl.data.sets import Progress
 from cvfl.data.tables.spill import one_line
 from cvfl.data.vertical import VerticalData
 from cvfl.errors import DataError
@@ -29,8 +30,6 @@ Floats = NDArray[np.float64]
 Grid = NDArray[np.float32]
 Integers = NDArray[np.int64]
 Chosen = NDArray[np.bool_]
-Progress = Callable[[int, int], None]
-"""How much is read so far, and in all."""
 
 
 @dataclass(frozen=True)
