@@ -44,7 +44,7 @@ def test_json_lines_are_shown_again_as_they_were(capsys):
     assert [line["event"] for line in lines] == ["round", "round", "wait", "finished"]
     heard = Heard()
     for line in lines:
-        replay(heard)(line)
+        replay(heard, line)
     assert heard.rounds == [PROGRESS, PLAIN]
     assert heard.waits == [("bank", 2.0)]
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from cvfl.cli.theory import theory
 from cvfl.errors import ConfigError
-from cvfl.theory import Setting, compressor_rows, rate_rows
+from cvfl.theory.overview import Setting, compressor_rows, rate_rows
 
 app = typer.Typer()
 app.command()(theory)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cvfl.compress import Plane
-from cvfl.compress.indices import decode_indices, encode_indices
+from cvfl.compress.topk import decode_indices, encode_indices
 from cvfl.errors import DecodeError
 
 

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from cvfl import theory
 from cvfl.data import VerticalData
 from cvfl.federation.build import Federation
 from cvfl.protocol import Loss
 from cvfl.runtime import Meter, rounds
+from cvfl.theory.bounds import scalar_error
+from cvfl.theory.choice import bits_for_error, rate_target
 from federations import data, federation
 
 Q = 2
@@ -63,7 +64,7 @@ def test_the_rate_is_at_least_one_over_the_root_of_t(compressed: bool, lengths: 
     """With scalar quantization the bits grow as Table 1 asks: error at most c/sqrt(T)."""
     values = []
     for R in lengths:
-        bits = theory.bits_for_rate(theory.scalar_error, R * Q, 4, 2, -1.0, 1.0, c=0.5)
+        bits = bits_for_error(scalar_error, 4 * 2, -1.0, 1.0, rate_target(R * Q, c=0.5))
         values.append(mean_squared_gradient(R, f"scalar:bits={bits}" if compressed else "identity"))
     assert slope(lengths, values) < -0.5 + 0.05
     assert values[-1] < values[0] / math.sqrt(lengths[-1] / lengths[0]) * 2

@@ -19,7 +19,8 @@ import pytest
 
 from cvfl.data.sets import download as transport
 from cvfl.data.sets import fetch as registry
-from cvfl.data.sets.fetch import DATASETS, Dataset, Download, fetch, fetch_dataset, unpack
+from cvfl.data.sets.download import Download, fetch, unpack
+from cvfl.data.sets.fetch import DATASETS, Dataset, fetch_dataset
 from cvfl.errors import ConfigError, DataError
 
 CONTENT = bytes(range(256)) * 4000
@@ -92,7 +93,7 @@ def at(publisher: Publisher, path: str = "data.bin", checksum: str = SHA256, log
 def test_a_file_is_fetched_once_and_its_progress_is_told(publisher: Publisher, tmp_path: Path, checksum: str) -> None:
     told: list[tuple[int, int]] = []
     folder = tmp_path / "new" / "folder"
-    path = fetch(at(publisher, checksum=checksum), folder, lambda done, total: told.append((done, total)))
+    path = fetch(at(publisher, checksum=checksum), folder, lambda done, total: told.append((done, total))).path
     assert path == folder / "data.bin"
     assert path.read_bytes() == CONTENT
     assert told[-1] == (len(CONTENT), len(CONTENT))
@@ -104,7 +105,7 @@ def test_a_file_is_fetched_once_and_its_progress_is_told(publisher: Publisher, t
 
 def test_a_file_that_is_there_but_wrong_is_fetched_again(publisher: Publisher, tmp_path: Path) -> None:
     (tmp_path / "data.bin").write_bytes(b"an old version")
-    assert fetch(at(publisher), tmp_path).read_bytes() == CONTENT
+    assert fetch(at(publisher), tmp_path).path.read_bytes() == CONTENT
 
 
 def test_a_wrong_sum_is_named_beside_the_right_one_and_nothing_is_kept(publisher: Publisher, tmp_path: Path) -> None:
@@ -147,7 +148,7 @@ def test_a_cut_fetch_is_continued_where_it_stopped(publisher: Publisher, tmp_pat
     assert (tmp_path / "data.bin.part").stat().st_size == len(CONTENT) // 2
     assert not (tmp_path / "data.bin").exists()
     told: list[tuple[int, int]] = []
-    assert fetch(at(publisher), tmp_path, lambda *step: told.append(step)).read_bytes() == CONTENT
+    assert fetch(at(publisher), tmp_path, lambda *step: told.append(step)).path.read_bytes() == CONTENT
     assert publisher.asked[-1] == ("/data.bin", "bytes=512000-")
     assert told[0][0] > 512_000
     assert told[-1] == (len(CONTENT), len(CONTENT))
@@ -156,7 +157,7 @@ def test_a_cut_fetch_is_continued_where_it_stopped(publisher: Publisher, tmp_pat
 @pytest.mark.parametrize("how", ["plain", "confused"])
 def test_a_server_without_ranges_sends_it_all_again(publisher: Publisher, tmp_path: Path, how: str) -> None:
     (tmp_path / "data.bin.part").write_bytes(CONTENT[:1000])
-    assert fetch(at(publisher, f"{how}/data.bin"), tmp_path).read_bytes() == CONTENT
+    assert fetch(at(publisher, f"{how}/data.bin"), tmp_path).path.read_bytes() == CONTENT
     assert publisher.asked[0][1] == "bytes=1000-"
 
 
@@ -166,13 +167,13 @@ def test_a_part_of_something_else_does_no_lasting_harm(publisher: Publisher, tmp
     if part.startswith(b"x"):  # continued, and found wrong at the end
         with pytest.raises(DataError, match="its sum is"):
             fetch(at(publisher), tmp_path)
-    assert fetch(at(publisher), tmp_path).read_bytes() == CONTENT
+    assert fetch(at(publisher), tmp_path).path.read_bytes() == CONTENT
     assert not (tmp_path / "data.bin.part").exists()
 
 
 def test_a_complete_part_needs_no_network(tmp_path: Path) -> None:
     (tmp_path / "data.bin.part").write_bytes(CONTENT)
-    assert fetch(Download("http://127.0.0.1:9/data.bin", "data.bin", SHA256), tmp_path).read_bytes() == CONTENT
+    assert fetch(Download("http://127.0.0.1:9/data.bin", "data.bin", SHA256), tmp_path).path.read_bytes() == CONTENT
 
 
 def test_where_the_publisher_gives_no_sum_it_is_written_down(publisher: Publisher, tmp_path: Path) -> None:
@@ -189,14 +190,14 @@ def test_a_written_sum_is_what_a_later_fetch_must_have(publisher: Publisher, tmp
     with pytest.raises(DataError, match=rf"its sum is {SHA256}, that in data.bin.sha256 is sha256:0{{64}}"):
         fetch(at(publisher, checksum=""), tmp_path)
     (tmp_path / "data.bin.sha256").write_text("")  # says nothing
-    assert fetch(at(publisher, checksum=""), tmp_path).read_bytes() == CONTENT
+    assert fetch(at(publisher, checksum=""), tmp_path).path.read_bytes() == CONTENT
 
 
 def test_sums_are_read_from_the_publishers_own_list(publisher: Publisher, tmp_path: Path) -> None:
     digest = SHA256.removeprefix("sha256:")
     publisher.files["SHA256SUMS.txt"] = f"{'1' * 64} other.bin\n{digest} ./data.bin\n".encode()
     download = at(publisher, "set/data.bin", "sha256sums:SHA256SUMS.txt")
-    assert fetch(download, tmp_path).read_bytes() == CONTENT
+    assert fetch(download, tmp_path).path.read_bytes() == CONTENT
     assert [path for path, _ in publisher.asked] == ["/set/SHA256SUMS.txt", "/set/data.bin"]
     fetch(download, tmp_path)
     assert len(publisher.asked) == 2  # the list is kept beside the file
@@ -214,9 +215,9 @@ def test_a_file_behind_a_login_is_never_asked_for_only_checked(publisher: Publis
     with pytest.raises(DataError, match=rf"its sum is sha256:\w+, the publisher's is {SHA256}"):
         fetch(download, tmp_path)
     (tmp_path / "data.bin").write_bytes(CONTENT)
-    assert fetch(download, tmp_path) == tmp_path / "data.bin"
+    assert fetch(download, tmp_path).path == tmp_path / "data.bin"
     listed = at(publisher, checksum="sha256sums:SHA256SUMS.txt", login="first sign the agreement")
-    assert fetch(listed, tmp_path) == tmp_path / "data.bin"  # without the list there is nothing to compare with
+    assert fetch(listed, tmp_path).path == tmp_path / "data.bin"  # without the list there is nothing to compare with
     (tmp_path / "SHA256SUMS.txt").write_text(f"{'0' * 64} data.bin\n")
     with pytest.raises(DataError, match="its sum is"):
         fetch(listed, tmp_path)
@@ -295,7 +296,7 @@ def test_a_data_set_is_fetched_checked_and_unpacked(
     archive = zipped(tmp_path / "small.zip", {"adult.data": b"39, State-gov\n"}).read_bytes()
     publisher.files["small.zip"] = archive
     digest = f"sha256:{hashlib.sha256(archive).hexdigest()}"
-    small = Dataset("small", "", "", (at(publisher, "small.zip", digest), at(publisher, "gone.txt", "")), "adult.data")
+    small = Dataset("", "", (at(publisher, "small.zip", digest), at(publisher, "gone.txt", "")), "adult.data")
     monkeypatch.setattr(registry, "DATASETS", MappingProxyType({"small": small}))
     with pytest.raises(DataError, match=r"gone.txt: cannot be fetched .*; the loader reads adult.data"):
         fetch_dataset("small", tmp_path)

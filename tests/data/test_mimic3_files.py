@@ -4,7 +4,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from cvfl.data.sets.mimic3 import FILES, load_mimic3
+from cvfl.data.sets.fetch import DATASETS
+from cvfl.data.sets.mimic3 import load_mimic3
+from cvfl.data.sets.mimic3_tables import TABLES
 from cvfl.errors import DataError
 from hospital import CHANNELS, OTHERS, Event, Stay, line, rows, write_benchmark, write_tables
 
@@ -111,8 +113,9 @@ def test_an_empty_folder_says_what_to_put_there(tmp_path: Path) -> None:
     assert "in-hospital-mortality" in str(caught.value)
 
 
-@pytest.mark.parametrize(("address", "file"), FILES)
-def test_an_absent_table_says_where_it_is_to_be_had(tables: Path, address: str, file: str) -> None:
+@pytest.mark.parametrize("file", [f"{table}.csv.gz" for table in TABLES])
+def test_an_absent_table_says_where_it_is_to_be_had(tables: Path, file: str) -> None:
+    address = next(download.address for download in DATASETS["mimic3"].downloads if download.file == file)
     (tables / file.removesuffix(".gz")).unlink()
     with pytest.raises(DataError) as caught:
         load_mimic3(tables)

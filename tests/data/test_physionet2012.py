@@ -8,7 +8,8 @@ import torch
 
 from cvfl.config.files import parse_config
 from cvfl.data import VerticalData
-from cvfl.data.sets.physionet2012 import FILES, load_physionet2012
+from cvfl.data.sets.fetch import DATASETS
+from cvfl.data.sets.physionet2012 import load_physionet2012
 from cvfl.errors import DataError
 from cvfl.federation.train import train
 
@@ -192,7 +193,7 @@ def test_a_bad_file_is_one_line_that_names_it(folder: Path, name: str, content: 
 def test_an_absent_file_says_where_it_is_to_be_had(folder: Path, name: str, file: str) -> None:
     place = folder / name
     shutil.rmtree(place) if place.is_dir() else place.unlink()
-    address = next(address for address, listed in FILES if listed == file)
+    address = next(listed.address for listed in DATASETS["physionet2012"].downloads if listed.file == file)
     with pytest.raises(DataError) as caught:
         load_physionet2012(folder)
     assert str(caught.value).startswith(f"{place}: ")

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 import oracle
 from cvfl.compress import Compressor, Context, Packet, Plane, build
-from cvfl.compress.indices import decode_indices, encode_indices
+from cvfl.compress.topk import decode_indices, encode_indices
 from cvfl.privacy.keys import PairSecrets
 from cvfl.privacy.sealing import Sealing
 from cvfl.rng import DITHER, stream

@@ -135,7 +135,7 @@ def test_any_shape(shape: tuple[int, int], dtype: torch.dtype) -> None:
 def test_limits_of_compressors(spec: str, interval: tuple[float, float] | None) -> None:
     compressor = build(spec)
     assert limits(compressor) == interval
-    noisy = noise_for(5.0, nn.Linear(2, 2), compressor, ONE)(torch.zeros(9, 4), EMBEDDING, 0)
+    noisy = noise_for(5.0, nn.Linear(2, 2), compressor, Secret(ONE))(torch.zeros(9, 4), EMBEDDING, 0)
     if interval:
         assert bool((noisy >= torch.tensor(interval[0])).all() & (noisy <= torch.tensor(interval[1])).all())
         assert {noisy.min().item(), noisy.max().item()} == set(torch.tensor(interval).tolist())
@@ -161,12 +161,12 @@ def test_a_model_that_mixes_rows_is_refused() -> None:
 @pytest.mark.parametrize("secret", [b"", b"short", bytes(33)])
 def test_a_secret_of_the_wrong_length_is_refused_and_not_shown(secret: bytes) -> None:
     with pytest.raises(ConfigError, match=rf"has 32 bytes, not {len(secret)}$"):
-        Noise(1.0, secret=secret)
+        Noise(1.0, secret=Secret(secret))
 
 
 def test_nan_is_not_hidden_by_noise() -> None:
     h = torch.tensor([[0.0, math.nan]])
-    assert bool(Noise(1.0, (-1, 1), ONE)(h, EMBEDDING, 0).isnan().any())
+    assert bool(Noise(1.0, (-1, 1), Secret(ONE))(h, EMBEDDING, 0).isnan().any())
 
 
 rows = arrays.arrays(

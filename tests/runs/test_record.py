@@ -129,7 +129,7 @@ def test_what_is_written_is_what_is_read():
 
 
 def test_a_record_does_not_change():
-    sent = Sent.of(Traffic(1, 2, 4))
+    sent = Sent.model_validate(Traffic(1, 2, 4))
     assert (sent.training, sent.total) == (3, 7)
     with pytest.raises(ValidationError):
         sent.up = 5

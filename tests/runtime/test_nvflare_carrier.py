@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from conformance.cases import settings
 from cvfl.errors import DataError, DecodeError, RemoteProtocolError
+from cvfl.federation.labels import NamedLabels
 from cvfl.federation.load import load_data
 from cvfl.federation.party import PartyRole
-from cvfl.federation.labels import NamedLabels
 from cvfl.federation.rows import NamedRows
 from cvfl.federation.server import ServerRole
 from cvfl.federation.terms import offer_of, terms_of

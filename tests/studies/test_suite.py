@@ -16,7 +16,7 @@ from cvfl.runs.read import read_run
 from cvfl.runs.record import Run
 from cvfl.studies.figures import suite_figure
 from cvfl.studies.study import Cell, Study, all_tasks, load, load_study, member_text, study_names
-from cvfl.studies.tables import suite_rows
+from cvfl.studies.tables import suite_table
 from study_files import cells, changed, contents, cvfl, growing, in_this_process, started, stopped_growing, study_toml
 
 COMPRESSORS = {"none": "identity", "scalar b=2": "scalar:bits=2"}
@@ -130,7 +130,7 @@ def test_the_baseline_is_what_others_are_compared_with(results):
         return [changed(run, name=cell, seed=n, history=lines, metrics=end) for n, end in enumerate(ends)]
 
     def columns(*runs: Run) -> list[tuple[str, ...]]:
-        found = suite_rows("wine", study, study.preset["cpu"], runs)
+        found = suite_table("wine", study, study.preset["cpu"], runs).rows
         return [tuple(str(row[n]) for n in (3, 4, 7)) for row in found]
 
     none, two, eight = ended("none", (0.8, 0.9)), "scalar b=2", "scalar b=8"  # a deviation of 0.0707

@@ -7,19 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cvfl.theory import (
+from cvfl.theory.bounds import (
     EXACT,
+    HEXAGON_SECOND_MOMENT,
+    ROUNDING,
     ErrorBound,
     lattice_error,
     lattice_spacing,
     lattice_volume,
     scalar_error,
     scalar_step,
-    table1_lattice_error,
     topk_count,
     topk_error,
 )
-from cvfl.theory.bounds import HEXAGON_SECOND_MOMENT, ROUNDING
+from cvfl.theory.choice import table1_lattice_error
 
 bits = st.integers(1, 16)
 sizes = st.integers(0, 10_000)

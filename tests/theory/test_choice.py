@@ -8,32 +8,24 @@ from hypothesis import strategies as st
 
 import cvfl.theory
 from cvfl.errors import ConfigError
-from cvfl.theory import (
-    Setting,
+from cvfl.theory.bounds import lattice_error, lattice_volume, scalar_error, topk_error
+from cvfl.theory.choice import (
     bits_for_error,
-    bits_for_rate,
-    compressor_rows,
     diminished,
     extra_bits,
     k_for_error,
-    k_for_rate,
     kept_for_factor,
-    lattice_error,
-    lattice_volume,
-    power_law_conditions,
-    rate_rows,
     rate_target,
-    scalar_error,
     table1_bits,
     table1_k,
     table1_lattice_error,
     table1_scalar_error,
     table1_topk_error,
     table1_volume,
-    topk_error,
     volume_for_error,
-    volume_for_rate,
 )
+from cvfl.theory.convergence import power_law_conditions
+from cvfl.theory.overview import Setting, compressor_rows, rate_rows
 
 quantizers = pytest.mark.parametrize("error", [scalar_error, lattice_error])
 factors = st.floats(1e-9, 1.0)
@@ -83,14 +75,14 @@ def test_k_is_enough_and_fewest(B, P, peak, target):
 @given(T=st.integers(1, 10**6), B=st.integers(1, 1000), P=st.integers(1, 100))
 def test_rate_choices_meet_the_rate_and_grow_slowly(T, B, P):
     assert rate_target(T, 3.0) == pytest.approx(3 / math.sqrt(T))
-    b = bits_for_rate(scalar_error, T, B, P, -1.0, 1.0)
+    b = bits_for_error(scalar_error, B * P, -1.0, 1.0, rate_target(T))
     assert b is not None
     assert scalar_error(B * P, b, -1.0, 1.0).expected <= 1 / math.sqrt(T)
-    later = bits_for_rate(scalar_error, 4 * T, B, P, -1.0, 1.0)
+    later = bits_for_error(scalar_error, B * P, -1.0, 1.0, rate_target(4 * T))
     assert later in {b, b + 1}  # half the error is half a bit
-    lattice_bits = bits_for_rate(lattice_error, T, B, P, -1.0, 1.0)
-    assert volume_for_rate(T, B, P, -1.0, 1.0) == lattice_volume(lattice_bits, -1.0, 1.0)
-    k = k_for_rate(T, B, P, 1.0)
+    lattice_bits = bits_for_error(lattice_error, B * P, -1.0, 1.0, rate_target(T))
+    assert volume_for_error(B * P, -1.0, 1.0, rate_target(T)) == lattice_volume(lattice_bits, -1.0, 1.0)
+    k = k_for_error(B, P, 1.0, rate_target(T))
     assert topk_error(B * (P - k), 1.0).expected <= 1 / math.sqrt(T)
 
 
@@ -188,8 +180,8 @@ def test_nonsense_is_refused():
         lambda: volume_for_error(1, 0.0, 1.0, -1.0),
         lambda: k_for_error(1, 0, 1.0, 1.0),
         lambda: k_for_error(1, 1, -1.0, 1.0),
-        lambda: bits_for_rate(scalar_error, 0, 1, 1, 0.0, 1.0),
-        lambda: k_for_rate(1, 1, 1, 1.0, c=0.0),
+        lambda: rate_target(0),
+        lambda: rate_target(1, c=0.0),
         lambda: rate_target(-1),
         lambda: diminished(-1),
         lambda: diminished(1, rate=-0.5),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cvfl.errors import ConfigError
-from cvfl.theory import (
+from cvfl.theory.convergence import (
     Conditions,
     Constants,
     average_error,

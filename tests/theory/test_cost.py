@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cvfl.errors import ConfigError
-from cvfl.theory import (
+from cvfl.theory.cost import (
     Traffic,
     algorithm1_order,
     algorithm1_traffic,

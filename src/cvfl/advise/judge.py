@@ -120,14 +120,7 @@ def best(rows: Sequence[Row]) -> Row:
 class _Judge:
     """Compares settings with the reference, `none` with the configured Q, and with `none` of their own Q."""
 
-    def __init__(
-        self,
-        seen: Seen,
-        config: RunConfig,
-        plan: Plan,
-        network: Network,
-        tolerance: float,
-    ) -> None:
+    def __init__(self, seen: Seen, config: RunConfig, plan: Plan, network: Network, tolerance: float) -> None:
         self.seen, self.config, self.plan, self.network, self.tolerance = seen, config, plan, network, tolerance
         self.metric = headline(plan.loss)
         base = seen[Setting(NONE, plan.Q)]

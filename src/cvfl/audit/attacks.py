@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -20,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.metrics import log_loss, mean_squared_error
+from sklearn.metrics import log_loss, mean_squared_error, roc_auc_score
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -127,7 +126,8 @@ def _network(x: Tensor, left: Tensor, fit: int, known: int, seed: int) -> Tensor
     optimizer = torch.optim.Adam(model.parameters(), lr=_STEP)
     best, kept, since = float(left[fit:known].square().mean()), copy.deepcopy(model.state_dict()), 0
     for epoch in range(_EPOCHS):
-        for rows in _batches(fit, seed, epoch):
+        order = torch.from_numpy(stream(seed, AUDIT, "batches", epoch).permutation(fit))
+        for rows in torch.split(order, _BATCH):
             optimizer.zero_grad()
             (model(x[rows]) - left[rows]).square().mean().backward()
             optimizer.step()
@@ -142,10 +142,6 @@ def _network(x: Tensor, left: Tensor, fit: int, known: int, seed: int) -> Tensor
     with torch.no_grad():
         change: Tensor = model(x)
     return change.double()
-
-
-def _batches(rows: int, seed: int, epoch: int) -> Iterator[Tensor]:
-    yield from torch.split(torch.from_numpy(stream(seed, AUDIT, "batches", epoch).permutation(rows)), _BATCH)
 
 
 def infer_labels(seen: Tensor, labels: Tensor, loss: Loss, known: int, few: bool = False) -> float:
@@ -244,13 +240,5 @@ def score(loss: Loss, labels: Tensor, scores: Tensor) -> float:
         found = [(y == y.max(), s[:, -1])]
     else:
         found = [(y == label, s[:, label]) for label in range(s.shape[1])]
-    values = [_auc(is_it, column) for is_it, column in found if 0 < int(is_it.sum()) < len(y)]
+    values = [float(roc_auc_score(is_it, column)) for is_it, column in found if 0 < int(is_it.sum()) < len(y)]
     return sum(values) / len(values) if values else 0.5
-
-
-def _auc(is_it: Tensor, scores: Tensor) -> float:
-    """How often a row of the class scores higher than another one; a tie is half of that."""
-    _, place, count = torch.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (count.cumsum(0) - (count - 1) / 2)[place].double()
-    inside, outside = int(is_it.sum()), int((~is_it).sum())
-    return (float(ranks[is_it].sum()) - inside * (inside + 1) / 2) / (inside * outside)

@@ -17,16 +17,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from cvfl.audit.attacks import (
-    AUDIT,
-    FEW,
-    by_direction,
-    by_norm,
-    by_weights,
-    infer_labels,
-    invert,
-    with_directions,
-)
+from cvfl.audit.attacks import AUDIT, FEW, by_direction, by_norm, by_weights, infer_labels, invert, with_directions
 from cvfl.audit.subject import ROWS, Subject
 from cvfl.audit.views import EMBEDDING, GRADIENT, SUM, Sights, Tap, View
 from cvfl.config.schema import RunConfig

@@ -28,12 +28,8 @@ def data_of(run: Run) -> str:
 def publish_audits(paths: Sequence[Path], folder: Path) -> None:
     """Write the tables of audited runs to tables.md."""
     tables = audit_tables([read_run(path) for path in paths])
-    parts = ["# What can be learned from messages", *(table.markdown().rstrip() for table in _one_note(tables))]
+    tables[:-1] = [replace(table, note="") for table in tables[:-1]]  # it is said once, under the last one
+    parts = ["# What can be learned from messages", *(table.markdown().rstrip() for table in tables)]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "tables.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-
-
-def _one_note(tables: Sequence[Table]) -> list[Table]:
-    """The note is said once, under the last table."""
-    return [*(replace(table, note="") for table in tables[:-1]), *tables[-1:]]

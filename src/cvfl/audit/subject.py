@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -24,6 +23,8 @@ from cvfl.federation.load import Loaded, load_data
 from cvfl.protocol import Loss, Recipe, Rows, StepSize
 from cvfl.rng import stream
 from cvfl.runs.directory import fingerprint
+from cvfl.runs.read import read_run
+from cvfl.runs.record import Run
 from cvfl.types import OnStep
 
 ROWS = 4000
@@ -46,7 +47,7 @@ class Subject:
     """A federation as it was before and after training, its record, and its data; each row is sent `looks` times."""
 
     config: RunConfig
-    summary: Mapping[str, Any]
+    record: Run
     loaded: Loaded
     data: VerticalData
     before: Federation
@@ -56,13 +57,13 @@ class Subject:
     @classmethod
     def of(cls, run: Path, on_step: OnStep) -> Subject:
         """Read a run directory whose data can be loaded here."""
-        config, summary = _recorded(run)
-        loaded = _loaded(run, config, summary, on_step)
+        config, record = _recorded(run)
+        loaded = _loaded(run, config, record, on_step)
         whole = loaded.data
         chosen = _audited_rows(whole, max(ROWS, config.batch_size), config.seed)
         data = replace(whole.of_training_rows(chosen), augment=None)
         epoch = math.ceil(len(whole.train_labels) / config.batch_size)
-        looks = min(LOOKS, math.ceil(summary["rounds"] / epoch))
+        looks = min(LOOKS, math.ceil(record.rounds / epoch))
         recipe, noisy = recipe_for(config, data), config.privacy.noise is not None
         # Not the secrets of the run, which parties keep to themselves: others, so that an audit can be repeated.
         secrets = {name: stream(config.seed, AUDIT, "noise", name).words(4).tobytes() for name in data.names}
@@ -71,8 +72,8 @@ class Subject:
         )
         roles = {"server": federation.server.model} | {party.holding.name: party.model for party in federation.parties}
         for name, model in roles.items():
-            _restore(model, run / "parameters" / f"{name}.safetensors", summary["parameters"].get(name))
-        return cls(config, summary, loaded, data, before, federation, looks)
+            _restore(model, run / "parameters" / f"{name}.safetensors", record.parameters.get(name))
+        return cls(config, record, loaded, data, before, federation, looks)
 
     @property
     def loss(self) -> Loss:
@@ -93,10 +94,10 @@ class Subject:
         """Bits of a number of an embedding as the run sent it: bytes up over numbers, headers included."""
         if self.reader != "server":
             return None
-        rows, batch = self.summary["rows"]["train"], self.config.batch_size
-        epochs, rest = divmod(self.summary["rounds"], math.ceil(rows / batch))
-        numbers: int = (epochs * rows + rest * batch) * sum(self.federation.plan.widths)
-        return 8 * float(self.summary["bytes"]["up"]) / numbers
+        rows, batch = self.record.rows["train"], self.config.batch_size
+        epochs, rest = divmod(self.record.rounds, math.ceil(rows / batch))
+        numbers = (epochs * rows + rest * batch) * sum(self.federation.plan.widths)
+        return 8 * self.record.sent.up / numbers
 
     @property
     def reader(self) -> str:
@@ -114,7 +115,7 @@ class Subject:
     @property
     def task(self) -> float | None:
         """How well the joint model does on test rows, in the unit of the attacks on labels."""
-        test: Mapping[str, float] = self.summary["metrics"]["test"]
+        test = self.record.metrics.test
         if self.loss is not Loss.SQUARED:
             return test.get("roc_auc")
         variance = float(self.data.test_labels.double().var(correction=0)) if "rmse" in test else 0.0
@@ -154,24 +155,23 @@ class Columns:
         return str([int(at) for at in torch.unravel_index(torch.tensor(place), torch.Size(shape))])
 
 
-def _recorded(run: Path) -> tuple[RunConfig, dict[str, Any]]:
-    found = []
-    for name in ("config.json", "summary.json"):
-        try:
-            found.append(json.loads((run / name).read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            raise DataError(f"{run}: no run directory to audit, it has no {name}") from None
-        except (OSError, ValueError):
-            raise DataError(f"{run / name}: cannot be read") from None
-    return parse_config(found[0], str(run / "config.json")), found[1]
+def _recorded(run: Path) -> tuple[RunConfig, Run]:
+    path = run / "config.json"
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{run}: no run directory to audit, it has no config.json") from None
+    except (OSError, ValueError):
+        raise DataError(f"{path}: cannot be read") from None
+    return parse_config(values, str(path)), read_run(run)
 
 
-def _loaded(run: Path, config: RunConfig, summary: Mapping[str, Any], on_step: OnStep) -> Loaded:
+def _loaded(run: Path, config: RunConfig, record: Run, on_step: OnStep) -> Loaded:
     try:
         loaded = load_data(config, on_step)
     except CvflError as error:
         raise DataError(f"{run}: an audit needs the data of all parties, as in training: {error}") from None
-    here, then = len(loaded.data.train_labels), summary["rows"]["train"]
+    here, then = len(loaded.data.train_labels), record.rows["train"]
     if here != then:
         raise DataError(f"{run}: the data here has {here:,} training rows, the run had {then:,}")
     return loaded

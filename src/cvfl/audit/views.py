@@ -69,18 +69,12 @@ class Tap(Meter):
         self._see(m, frame)
 
 
-@dataclass
 class _Sight:
     """The last message about each row, and the sum of all messages."""
 
-    last: Tensor
-    total: Tensor
-    looks: Tensor
-
-    @classmethod
-    def blank(cls, rows: int, width: int) -> _Sight:
-        zeros = torch.zeros(rows, width, dtype=torch.float64)
-        return cls(zeros, zeros.clone(), torch.zeros(rows, dtype=torch.int64))
+    def __init__(self, rows: int, width: int) -> None:
+        self.last, self.total = (torch.zeros(rows, width, dtype=torch.float64) for _ in range(2))
+        self.looks = torch.zeros(rows, dtype=torch.int64)
 
     def note(self, rows: Tensor, values: Tensor) -> None:
         seen = values.detach().cpu().double()
@@ -175,7 +169,7 @@ class Sights:
 
     def _note(self, sees: str, m: int, rows: Tensor, values: Tensor) -> None:
         total = self._plan.held_out_rows if sees in (HELD_OUT, HELD_OUT_SUM) else self._plan.rows
-        self._seen.setdefault((sees, m), _Sight.blank(total, values.shape[1])).note(rows, values)
+        self._seen.setdefault((sees, m), _Sight(total, values.shape[1])).note(rows, values)
 
     def views(self) -> Iterator[View]:
         """What everybody saw of others, by kind and party."""

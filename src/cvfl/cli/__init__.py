@@ -45,20 +45,9 @@ def cvfl(
     """Train one model across organisations that hold different columns about the same people."""
 
 
-app.command()(demo)
-app.command()(init)
-app.command()(plan)
-app.command()(train)
-app.command()(align)
-app.command()(server)
-app.command()(party)
-app.command()(certs)
-app.command()(nvflare_job)
-app.command()(nvflare_site)
-app.command()(reproduce)
-app.command()(report)
-app.command()(audit)
-app.command()(theory)
+_ROLES = (server, party, certs, nvflare_job, nvflare_site)
+for _command in (demo, init, plan, train, align, *_ROLES, reproduce, report, audit, theory):
+    app.command()(_command)
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
 

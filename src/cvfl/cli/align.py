@@ -12,14 +12,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from cvfl.cli.display import MB, StepDisplay
+from cvfl.cli.display import StepDisplay
 from cvfl.cli.errors import one_line
+from cvfl.cli.tables import number_table
 from cvfl.config.files import load_config
-from cvfl.config.schema import RunConfig
 from cvfl.data.tables.organisation import PartyTable
 from cvfl.errors import ConfigError, writing
 from cvfl.federation.load import Rows, open_tables, shared_rows
 from cvfl.privacy import Aligned
+from cvfl.report.format import MB
 
 
 def align(
@@ -37,7 +38,7 @@ def align(
 
     Example: cvfl align federation.toml --out aligned
     """
-    console = Console()
+    console = Console(highlight=False)
     with one_line(), ExitStack() as stack:
         settings = load_config(config, change or [])
         if settings.data.name is not None or settings.data.alignment != "private":
@@ -48,11 +49,11 @@ def align(
             rows = shared_rows(tables, settings, steps)
         assert rows.aligned is not None
         console.print(_table(rows, rows.aligned))
-        console.print(alignment_line(rows.aligned), highlight=False)
-        console.print(f"{time.perf_counter() - began:.1f} s", highlight=False)
+        console.print(alignment_line(rows.aligned))
+        console.print(f"{time.perf_counter() - began:.1f} s")
         if out:
-            _write(out, settings, tables, rows)
-            console.print(f"{out}: the shared ids of each party in the common order", highlight=False)
+            _write(out, tables, rows)
+            console.print(f"{out}: the shared ids of each party in the common order")
 
 
 def alignment_line(aligned: Aligned) -> str:
@@ -62,24 +63,18 @@ def alignment_line(aligned: Aligned) -> str:
 
 
 def _table(rows: Rows, aligned: Aligned) -> Table:
-    table = Table("party")
-    for heading in ("ids", "shared", "share", "MB up", "MB down"):
-        table.add_column(heading, justify="right")
+    table = number_table("party", "ids", "shared", "share", "MB up", "MB down")
     for m, (name, size) in enumerate(zip(aligned.names, aligned.sizes, strict=True), start=1):
-        sent = rows.traffic.parties[m]
-        share = aligned.common / size
-        table.add_row(
-            name, f"{size:,}", f"{aligned.common:,}", f"{share:.1%}", *(f"{n / MB:.2f}" for n in (sent.up, sent.down))
-        )
+        sent, ids = rows.traffic.parties[m], (f"{size:,}", f"{aligned.common:,}", f"{aligned.common / size:.1%}")
+        table.add_row(name, *ids, f"{sent.up / MB:.2f}", f"{sent.down / MB:.2f}")
     return table
 
 
-def _write(out: Path, config: RunConfig, tables: list[PartyTable], rows: Rows) -> None:
+def _write(out: Path, tables: list[PartyTable], rows: Rows) -> None:
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         for table, places in zip(tables, rows.places, strict=True):
-            ids = list(table.ids().items())
-            by_row = {row: text for text, row in ids}
+            by_row = {row: text for text, row in table.ids().items()}
             with (out / f"{table.party.name}.csv").open("w", newline="", encoding="utf-8") as file:
                 writer = csv.writer(file)
                 writer.writerow([table.party.id])

@@ -23,11 +23,11 @@ def certs(
 
     Example: cvfl certs certs --server cvfl.example.org --party hospital --party bank
     """
-    console = Console()
+    console = Console(highlight=False)
     with one_line():
         with extra("grpc"):
             from cvfl.runtime.grpc.certificates import make_certificates  # noqa: PLC0415  an extra
 
         for path in make_certificates(folder, server, party, days):
-            console.print(str(path), highlight=False)
-        console.print(f"{folder / 'ca.crt'} is for everyone, {folder / 'ca.key'} for nobody else", highlight=False)
+            console.print(str(path))
+        console.print(f"{folder / 'ca.crt'} is for everyone, {folder / 'ca.key'} for nobody else")

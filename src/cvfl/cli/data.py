@@ -23,14 +23,13 @@ from cvfl.errors import ConfigError, suggest
 from cvfl.federation.load import open_party
 
 data = typer.Typer(help="Look at a party's table, or get a public data set.", no_args_is_help=True)
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 @data.command()
 def describe(
     config: Annotated[Path, typer.Argument(help="Configuration file (TOML) with a table for every party.")],
     name: Annotated[str, typer.Option(help="The party whose table is shown.")],
-    as_json: AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Show a party's columns: what they hold, what is missing, how many different values, and what training uses.
 
@@ -40,7 +39,7 @@ def describe(
         settings = load_config(config)
         if name not in settings.party:
             raise ConfigError(f"{config}: there is no party {name!r}{suggest(name, settings.party)}")
-        console = Console()
+        console = Console(highlight=False)
         with StepDisplay(console) as steps:
             table = open_party(settings, name, stack, steps)
             columns: list[Column] = []
@@ -51,7 +50,7 @@ def describe(
         found = [asdict(column) | {"use": use(table, column.name)} for column in columns]
         typer.echo(json.dumps(found, indent=2))
         return
-    console.print(f"{table.table.name}: {table.table.rows:,} rows, {len(columns)} columns", highlight=False)
+    console.print(f"{table.table.name}: {table.table.rows:,} rows, {len(columns)} columns")
     console.print(columns_table(table, columns))
 
 
@@ -86,7 +85,7 @@ def list_() -> None:
         shown.add_row(name, "ships with scikit-learn", "built in")
     for name, dataset in DATASETS.items():
         shown.add_row(name, dataset.title, "needs a login" if any(d.login for d in dataset.downloads) else "download")
-    Console().print(shown)
+    Console(highlight=False).print(shown)
 
 
 @data.command()
@@ -98,12 +97,12 @@ def fetch(
 
     Example: cvfl data fetch adult data
     """
-    console = Console()
+    console = Console(highlight=False)
     with one_line():
         with StepDisplay(console) as steps:
             files = fetch_dataset(name, folder, lambda done, total: steps(f"{name}: bytes", done, total))
         dataset = DATASETS[name]
         for file in files:
-            console.print(f"{file.path}  {file.checksum or 'the publisher gives no checksum'}", highlight=False)
-        console.print(f"{dataset.title}; {dataset.terms}", highlight=False)
-        console.print(f'use it with: data.name = "{name}", data.path = "{folder / name}"', highlight=False)
+            console.print(f"{file.path}  {file.checksum or 'the publisher gives no checksum'}")
+        console.print(f"{dataset.title}; {dataset.terms}")
+        console.print(f'use it with: data.name = "{name}", data.path = "{folder / name}"')

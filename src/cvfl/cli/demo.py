@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cvfl.cli.display import MB, RunDisplay
+from cvfl.cli.display import RunBar, run_bars
 from cvfl.cli.errors import one_line
 from cvfl.cli.plot import Line, plot
 from cvfl.cli.tables import results_table
 from cvfl.cli.train import free_path
 from cvfl.config.files import parse_config
 from cvfl.federation.train import RunResult, train
+from cvfl.report.format import MB
 
 RUNS = {
     "none": "identity",
@@ -23,7 +24,6 @@ RUNS = {
     "top-k b=2": "topk:bits=2",
     "auto": "auto",
 }
-SERVER = {"identity": "identity", "auto": "auto"}
 
 
 def demo(
@@ -37,21 +37,20 @@ def demo(
 
     Example: cvfl demo --epochs 10 --seed 3
     """
-    console = Console()
+    console = Console(highlight=False)
     with one_line():
         target = out or free_path(Path("runs") / "demo")
         console.print(
             "Hospital, bank, insurer and registry hold a quarter each of 1,797 digits.\n"
             "Every round they send what they make of a row, 16 numbers, then all take 10 local steps.\n",
-            highlight=False,
             soft_wrap=True,
         )
         results = []
-        with RunDisplay(console).shown() as display:
+        with run_bars(console) as bars:
             for name, compressor in RUNS.items():
                 config = parse_config(_settings(compressor, seed, epochs))
                 folder = target / name.replace(" ", "-").replace("=", "")
-                results.append(train(config, out=folder, name=name, on_round=display.bar(name)))
+                results.append(train(config, out=folder, name=name, on_round=RunBar(bars, name)))
                 if not results[-1].summary["completed"]:
                     raise KeyboardInterrupt
         console.print(results_table([result.summary for result in results]))
@@ -60,7 +59,7 @@ def demo(
 
         paths = [result.path for result in results if result.path]
         write_report(paths, target / "report.html", title="cvfl demo: four organisations, one model")
-        console.print(f"\nreport: {target / 'report.html'}", highlight=False)
+        console.print(f"\nreport: {target / 'report.html'}")
 
 
 def _settings(compressor: str, seed: int, epochs: int) -> dict[str, object]:
@@ -72,7 +71,7 @@ def _settings(compressor: str, seed: int, epochs: int) -> dict[str, object]:
         "epochs": epochs,
         "seed": seed,
         "compressor": compressor,
-        "server_compressor": SERVER.get(compressor, "scalar:bits=8"),
+        "server_compressor": compressor if compressor in ("identity", "auto") else "scalar:bits=8",
     }
 
 

@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
+from cvfl.report.format import MB
 from cvfl.runs.progress import Progress as RunProgress
-
-MB = 1e6
-_FIRST_LINE = 2.0
 
 
 class Pace:
@@ -32,87 +20,10 @@ class Pace:
     def due(self) -> bool:
         """Whether it is time; if so, the time to the next one begins."""
         now = time.monotonic()
-        if now - self._last < max(_FIRST_LINE, (now - self._began) / 20):
+        if now - self._last < max(2.0, (now - self._began) / 20):
             return False
         self._last = now
         return True
-
-
-class RunDisplay:
-    """One bar a run: rounds, loss, metric and megabytes; without a terminal lines with the same."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bars = Progress(
-            TextColumn("{task.description:<11}"),
-            BarColumn(bar_width=8),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[status]}"),
-            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-            console=console,
-            disable=not console.is_terminal,
-        )
-
-    @contextmanager
-    def shown(self) -> Iterator[RunDisplay]:
-        """Show the bars while runs go on."""
-        with self._bars:
-            yield self
-
-    def bar(self, name: str) -> RunBar | RunLines:
-        """A new bar, or new lines."""
-        return RunBar(self._bars, name) if self._console.is_terminal else RunLines(self._console, name)
-
-
-class _Figures:
-    """A round's figures as text, with the metric of the newest evaluation."""
-
-    def __init__(self) -> None:
-        self._metric = ""
-
-    def text(self, progress: RunProgress) -> str:
-        """Loss, metric and megabytes."""
-        report, traffic = progress.report, progress.sent
-        if report.evaluation:
-            held_out = report.evaluation.test or report.evaluation.validation
-            self._metric = f"{progress.metric} {held_out[progress.metric]:.3f} " if progress.metric in held_out else ""
-        return f"loss {report.loss:.3f} {self._metric}↑{traffic.up / MB:.2f} ↓{traffic.down / MB:.2f} MB"
-
-
-class RunBar:
-    """The bar of one run: call it with each round's progress."""
-
-    def __init__(self, bars: Progress, name: str) -> None:
-        self._bars, self._figures = bars, _Figures()
-        self._task = bars.add_task(name, total=None, status="starting")
-
-    def __call__(self, progress: RunProgress) -> None:
-        """Move on to this round."""
-        status = self._figures.text(progress)
-        self._bars.update(self._task, total=progress.rounds, completed=progress.report.t0 + 1, status=status)
-
-    def note(self, text: str) -> None:
-        """Say something instead of the round's figures, until the next round."""
-        self._bars.update(self._task, status=text)
-
-
-class RunLines:
-    """The lines of one run: now and then a round, and the last one."""
-
-    def __init__(self, console: Console, name: str) -> None:
-        self._console, self._name = console, name
-        self._figures, self._pace = _Figures(), Pace()
-
-    def __call__(self, progress: RunProgress) -> None:
-        """A line when one is due."""
-        done, status = progress.report.t0 + 1, self._figures.text(progress)
-        if self._pace.due() or done == progress.rounds:
-            print_line(self._console, f"{self._name:<11} {done}/{progress.rounds} {status}")
-
-    def note(self, text: str) -> None:
-        """Say something between rounds, when a line is due."""
-        if self._pace.due():
-            print_line(self._console, f"{self._name:<11} {text}")
 
 
 def print_line(console: Console, text: str) -> None:
@@ -121,12 +32,52 @@ def print_line(console: Console, text: str) -> None:
     console.file.flush()
 
 
-class StepDisplay:
+def run_bars(console: Console) -> Progress:
+    """Where the bars of runs are shown; without a terminal there are none."""
+    return Progress(
+        TextColumn("{task.description:<11}"),
+        BarColumn(bar_width=8),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[status]}"),
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+class RunBar:
+    """The bar of one run: rounds, loss, metric and megabytes; without a terminal now and then a line with the same."""
+
+    def __init__(self, bars: Progress, name: str) -> None:
+        self._bars, self._name, self._pace = bars, name, Pace()
+        self._task = bars.add_task(name, total=None, status="starting")
+        self._metric = ""  # of the newest evaluation
+
+    def __call__(self, progress: RunProgress) -> None:
+        """Move on to this round; the last one always has a line."""
+        report, sent, done = progress.report, progress.sent, progress.report.t0 + 1
+        if report.evaluation:
+            held_out = report.evaluation.test or report.evaluation.validation
+            self._metric = f"{progress.metric} {held_out[progress.metric]:.3f} " if progress.metric in held_out else ""
+        status = f"loss {report.loss:.3f} {self._metric}↑{sent.up / MB:.2f} ↓{sent.down / MB:.2f} MB"
+        self._bars.update(self._task, total=progress.rounds, completed=done, status=status)
+        self._line(f"{done}/{progress.rounds} {status}", done == progress.rounds)
+
+    def note(self, text: str) -> None:
+        """Say something instead of the round's figures, until the next round."""
+        self._bars.update(self._task, status=text)
+        self._line(text)
+
+    def _line(self, text: str, last: bool = False) -> None:
+        if self._bars.disable and (self._pace.due() or last):
+            print_line(self._bars.console, f"{self._name:<11} {text}")
+
+
+class StepDisplay(Progress):
     """What goes on before the first round: a bar a step while it lasts; without a terminal a line now and then."""
 
     def __init__(self, console: Console) -> None:
-        self._console, self._pace = console, Pace()
-        self._bars = Progress(
+        super().__init__(
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(bar_width=8),
@@ -136,22 +87,16 @@ class StepDisplay:
             transient=True,
             disable=not console.is_terminal,
         )
-        self._step, self._task = "", TaskID(0)
-
-    def __enter__(self) -> StepDisplay:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._bars.stop()
+        self._pace, self._step = Pace(), ""
 
     def __call__(self, step: str, done: int, total: int) -> None:
         """Show how far a step is; a total of 0 is not known."""
         if step != self._step:
-            for task in self._bars.task_ids:
-                self._bars.remove_task(task)
-            self._step, self._task = step, self._bars.add_task(step, total=total or None, count="")
+            for task in self.task_ids:
+                self.remove_task(task)
+            self.add_task(step, total=total or None, count="")
+            self._step = step
         count = f"{done / total:.0%}" if total else f"{done:,}" if done else ""
-        self._bars.update(self._task, total=total or None, completed=done, count=count)
-        if self._bars.disable and self._pace.due():
-            print_line(self._console, f"{step} {count}".strip())
+        self.update(self.task_ids[0], total=total or None, completed=done, count=count)
+        if self.disable and self._pace.due():
+            print_line(self.console, f"{step} {count}".strip())

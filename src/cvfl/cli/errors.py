@@ -37,9 +37,9 @@ def terminable() -> Iterator[None]:
 
 
 @contextmanager
-def extra(name: str) -> Iterator[None]:
-    """Say what to install when a library that only some commands need is not there."""
+def extra(name: str, what: str = "this command") -> Iterator[None]:
+    """Say what to install when a library that only some commands or options need is not there."""
     try:
         yield
     except ImportError:
-        raise ConfigError(f"this command needs: pip install 'cvfl[{name}]'") from None
+        raise ConfigError(f"{what} needs: pip install 'cvfl[{name}]'") from None

@@ -19,15 +19,13 @@ from cvfl.config.files import load_config
 from cvfl.data.tables.sources import Source, open_table
 from cvfl.errors import ConfigError, writing
 
-Named = Annotated[
-    list[str] | None,
-    typer.Option("--party", metavar="NAME=TABLE", help="A party and its table: CSV, Parquet or a database URL."),
-]
-
 
 def init(
     out: Annotated[Path, typer.Argument(help="Configuration file to write (TOML).")],
-    party: Named = None,
+    party: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=TABLE", help="A party and its table: CSV, Parquet or a database URL."),
+    ] = None,
     query: Annotated[
         list[str] | None, typer.Option(metavar="NAME=SQL", help="The query of a party whose table is a database URL.")
     ] = None,
@@ -41,7 +39,7 @@ def init(
 
     Example: cvfl init federation.toml --party bank=bank.csv --party shop=shop.parquet --id ID --label bank.y
     """
-    console = Console()
+    console = Console(highlight=False)
     with one_line(), ExitStack() as stack:
         if out.exists() and not force:
             raise ConfigError(f"{out} exists already; choose another name or use --force")
@@ -54,18 +52,16 @@ def init(
         choices = _choices(drafts, id, label, console)
         found = check_choices(drafts, choices)
         text = configuration(drafts, choices, found, out.parent)
-        _write(out, text)
+        with writing(out):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(text, encoding="utf-8")
         load_config(out)
-        console.print(
-            f"{out}: {len(drafts)} parties, label {choices.holder}.{choices.label} ({found.loss})", highlight=False
-        )
+        console.print(f"{out}: {len(drafts)} parties, label {choices.holder}.{choices.label} ({found.loss})")
         for draft in drafts:
             left_out = [name for name in draft.unusable if name not in (choices.id, choices.label)]
             note = f"; left out: {', '.join(left_out)}" if left_out else ""
-            console.print(
-                f"  {draft.table.name}: {draft.table.rows:,} rows, {len(draft.columns)} columns{note}", highlight=False
-            )
-        console.print(f"next: cvfl train {out}", highlight=False)
+            console.print(f"  {draft.table.name}: {draft.table.rows:,} rows, {len(draft.columns)} columns{note}")
+        console.print(f"next: cvfl train {out}")
 
 
 def _sources(parties: Sequence[str], queries: Sequence[str]) -> list[Source]:
@@ -110,18 +106,10 @@ def _choices(drafts: Sequence[Draft], id_column: str | None, label: str | None, 
 
 
 def _ask_parties(console: Console) -> list[str]:
-    parties: list[str] = []
-    while True:
-        more = "another party" if parties else "a party"
-        text = _ask(
-            console,
-            f"{more} and its table, as NAME=TABLE" + (" (enter: no more)" if parties else ""),
-            "" if parties else None,
-            "--party",
-        )
-        if not text:
-            return parties
-        parties.append(text)
+    parties = [_ask(console, "a party and its table, as NAME=TABLE", None, "--party")]
+    while more := _ask(console, "another party and its table, as NAME=TABLE (enter: no more)", "", "--party"):
+        parties.append(more)
+    return parties
 
 
 def _ask(console: Console, question: str, default: str | None, option: str) -> str:
@@ -132,9 +120,3 @@ def _ask(console: Console, question: str, default: str | None, option: str) -> s
         answer = Prompt.ask(question, console=console, default=default, show_default=bool(default))
         if answer is not None:
             return answer.strip()
-
-
-def _write(out: Path, text: str) -> None:
-    with writing(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")

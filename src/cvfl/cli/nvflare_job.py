@@ -29,13 +29,13 @@ def nvflare_job(
 
     Example: cvfl nvflare-job federation.toml job
     """
-    console = Console()
+    console = Console(highlight=False)
     with one_line():
         settings = load_config(config, change or [])
         names = write_job(settings, name or config.stem, out)
-        console.print(f"{out}: a job for the sites {', '.join(names)}", highlight=False)
+        console.print(f"{out}: a job for the sites {', '.join(names)}")
         if settings.data.name is None:
-            console.print(f"each site needs its section [party.NAME] in local/{SITE_FILE}", highlight=False)
+            console.print(f"each site needs its section [party.NAME] in local/{SITE_FILE}")
 
 
 def nvflare_site(
@@ -47,4 +47,4 @@ def nvflare_site(
     """
     with one_line():
         path = allow(folder, CLASSES)
-        Console().print(f"{path}: cvfl's jobs are allowed; restart the site", highlight=False)
+        Console(highlight=False).print(f"{path}: cvfl's jobs are allowed; restart the site")

@@ -17,6 +17,7 @@ from cvfl.advise.trials import Effort, OnWork
 from cvfl.cli.align import alignment_line
 from cvfl.cli.display import StepDisplay
 from cvfl.cli.errors import one_line
+from cvfl.cli.tables import number_table
 from cvfl.config.files import load_config, write_changed
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
@@ -87,14 +88,10 @@ def plan(
 
 def advice_table(advice: Advice, tolerance: float) -> Table:
     """A row a setting, by Q; the recommended one in bold."""
-    table = Table(
-        padding=(0, 1, 0, 0),
-        caption=f"predicted: MB without evaluation, seconds with it; ok: at most {tolerance:.4g} behind none, or later",
-    )
-    table.add_column("compressor", no_wrap=True)
+    caption = f"predicted: MB without evaluation, seconds with it; ok: at most {tolerance:.4g} behind none, or later"
     heads = ["Q", "rounds", "MB", "seconds", "compute/\ntransfer/\nlatency", "learnt\nvs none"]
-    for head in (*heads, *([f"{advice.metric}\nvs none"] if advice.metric else []), "ok"):
-        table.add_column(head, justify="right", no_wrap=True)
+    gap = [f"{advice.metric}\nvs none"] if advice.metric else []
+    table = number_table("compressor", *heads, *gap, "ok", caption=caption, padding=(0, 1, 0, 0))
     rows = sorted(advice.rows, key=lambda row: row.setting.Q)
     for row, after in zip(rows, [*rows[1:], None], strict=True):
         table.add_row(

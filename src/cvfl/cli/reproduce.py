@@ -17,6 +17,7 @@ from cvfl.cli.display import Pace, print_line
 from cvfl.cli.errors import one_line, terminable
 from cvfl.errors import ConfigError, DataError
 from cvfl.runs.read import read_run
+from cvfl.studies import latency
 from cvfl.studies.origin import Machine, Origin
 from cvfl.studies.run import run_all
 from cvfl.studies.study import Suite, Task, all_tasks, load, member_text, study_names, study_text
@@ -44,11 +45,11 @@ def reproduce(
 
     Example: cvfl reproduce physionet2012 --preset cpu --seeds 1
     """
-    console = Console()
+    console = Console(highlight=False)
     if study == "list":
         for name in study_names():
             found = load(name)
-            console.print(f"{name:<15} {found.title}: {found.paper}", highlight=False)
+            console.print(f"{name:<15} {found.title}: {found.paper}")
         return
     with one_line(), terminable():
         chosen = load(study)
@@ -57,9 +58,7 @@ def reproduce(
             raise ConfigError(f"{target} has results already; use --resume to go on, or another --out")
         everything = all_tasks(chosen, preset, seeds, data, target)
         todo = [task for task in everything if not task.complete]
-        console.print(
-            f"{chosen.title}: {len(everything)} runs, {len(everything) - len(todo)} complete", highlight=False
-        )
+        console.print(f"{chosen.title}: {len(everything)} runs, {len(everything) - len(todo)} complete")
         runner = _runner(ray, workers or os.cpu_count() or 1, target) if todo else None
         origin = Origin(preset, _command(study, preset, _seeds(everything)), ())
         _note(study, origin, chosen, target, {task.folder for task in todo if ray is None})
@@ -67,7 +66,8 @@ def reproduce(
             _run(console, todo, runner)
         for name, member in chosen.members.items():
             if measure and member.table == "latency":
-                _measure(console, [task for task in everything if task.member == name], target / name)
+                own = [task for task in everything if task.member == name]
+                latency.measure(own, target / name, partial(_timing, console))
         from cvfl.studies.results import read_results  # noqa: PLC0415  matplotlib is slow to load
 
         results = read_results(
@@ -77,7 +77,7 @@ def reproduce(
         results.write_html(target / "report.html")
         _show(console, (table.markdown() for table in results.tables))
         inside = [f"{name or 'runs'}/" for name in chosen.members]
-        console.print(f"{target}: {', '.join(['tables.md', 'report.html', 'figures/', *inside])}", highlight=False)
+        console.print(f"{target}: {', '.join(['tables.md', 'report.html', 'figures/', *inside])}")
 
 
 def report(
@@ -96,7 +96,7 @@ def report(
 
     Example: cvfl report results/physionet2012-cpu --publish docs/results/physionet2012
     """
-    console = Console()
+    console = Console(highlight=False)
     with one_line():
         found = sorted(path.parent for run in runs for path in run.rglob("summary.json"))
         if not found:
@@ -125,12 +125,12 @@ def report(
                 results.write_html(html)
         for written in (html, figures, publish):
             if written:
-                console.print(str(written), highlight=False)
+                console.print(str(written))
 
 
 def _show(console: Console, tables: Iterable[str]) -> None:
     for text in tables:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        console.print(text, markup=False, soft_wrap=True)
 
 
 _Runner = Callable[[list[Task], Callable[[], None]], Generator[Task, None, None]]
@@ -178,15 +178,12 @@ def _run(console: Console, todo: list[Task], runner: _Runner) -> None:
         # Closed here, and not when it is forgotten, so that runs end also if Ctrl-C comes between two of its steps.
         with closing(runner(todo, tick)) as complete:
             for task in complete:
-                bars.console.print(f"{task.label}: complete", highlight=False)
+                bars.console.print(f"{task.label}: complete")
         tick()
 
 
-def _measure(console: Console, everything: Sequence[Task], out: Path) -> None:
-    from cvfl.studies.latency import measure  # noqa: PLC0415  not needed by most studies
-
-    say = lambda cell, ms: console.print(f"{cell}: timing rounds over gRPC, {ms} ms a round trip", highlight=False)  # noqa: E731
-    measure(everything, out, say)
+def _timing(console: Console, cell: str, ms: int) -> None:
+    console.print(f"{cell}: timing rounds over gRPC, {ms} ms a round trip")
 
 
 def _note(study: str, origin: Origin, chosen: Suite, out: Path, here: set[Path]) -> None:
@@ -206,10 +203,8 @@ def _command(study: str, preset: str, seeds: int | None) -> str:
 
 def _seeds(everything: Sequence[Task]) -> int | None:
     """The number of seeds, if it is the same in all studies."""
-    seeds: dict[str, set[int]] = {}
-    for task in everything:
-        seeds.setdefault(task.member, set()).add(task.seed)
-    counts = {len(found) for found in seeds.values()}
+    members = {task.member for task in everything}
+    counts = {len({task.seed for task in everything if task.member == name}) for name in members}
     return counts.pop() if len(counts) == 1 else None
 
 

@@ -47,7 +47,7 @@ def server(
 
     Example: cvfl server federation.toml --set network.address=0.0.0.0:8443 --set network.certificates=certs
     """
-    console = Console()
+    console = Console(highlight=False)
     with one_line(), observed(console, config.stem, log_json, tensorboard) as seen, one_thread_a_role():
         with extra("grpc"):
             from cvfl.runtime.grpc.server import FederationServer  # noqa: PLC0415  an extra
@@ -71,9 +71,7 @@ def server(
         result = run.finish(target)
         seen.event("finished", rounds=result.summary["rounds"], out=str(result.path))
     if not log_json:
-        console.print(results_table([result.summary]))
-        for line in noise_lines(result.summary):
-            console.print(line, highlight=False)
+        console.print(results_table([result.summary]), *noise_lines(result.summary), sep="\n")
 
 
 def party(
@@ -90,7 +88,7 @@ def party(
 
     Example: cvfl party federation.toml --name hospital --set network.address=cvfl.example.org:8443
     """
-    console = Console()
+    console = Console(highlight=False)
     with one_line(), ExitStack() as stack, observed(console, name, log_json, None) as seen, one_thread_a_role():
         with extra("grpc"):
             from cvfl.runtime.grpc.party import attend  # noqa: PLC0415  an extra

@@ -1,4 +1,4 @@
-"""What a terminal shows of summaries: a row of results for each, and what noise keeps private."""
+"""Tables of a terminal, and what it shows of summaries: a row of results for each, and what noise keeps private."""
 
 from __future__ import annotations
 
@@ -11,14 +11,22 @@ from cvfl.report.format import MB, digits
 from cvfl.runs.record import Summary
 
 
+def number_table(first: str, *others: str, **options: Any) -> Table:
+    """An empty table: names in its first column, numbers in the others."""
+    table = Table(**options)
+    table.add_column(first, no_wrap=True)
+    for name in others:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
 def results_table(summaries: Sequence[dict[str, Any]]) -> Table:
     """A row a run: metric, rounds, megabytes; reduction against the first run when there are several."""
     runs = [Summary.model_validate(summary) for summary in summaries]
     metric, first, several = runs[0].metric or "", runs[0].sent.training, len(runs) > 1
-    table = Table(caption="MB: 10^6 bytes of frames as measured, without evaluation")
-    table.add_column("compressor", no_wrap=True)
-    for heading in (f"test {metric}", "rounds", "MB up", "MB down", *(["reduction"] if several else []), "seconds"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    heads = (f"test {metric}", "rounds", "MB up", "MB down", *(["reduction"] if several else []), "seconds")
+    caption = "MB: 10^6 bytes of frames as measured, without evaluation"
+    table = number_table("compressor", *heads, caption=caption)
     one, two, three = (digits(places) for places in (1, 2, 3))
     for run in runs:
         score = run.metrics.test.get(metric)

@@ -11,7 +11,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from cvfl.theory import CompressorRow, RateRow, Setting, compressor_rows, rate_rows, rate_target
+from cvfl.cli.tables import number_table
+from cvfl.theory.choice import rate_target
+from cvfl.theory.overview import CompressorRow, RateRow, Setting, compressor_rows, rate_rows
 
 DEFAULT_BITS = [2, 3, 4]
 ERRORS_NOTE = "Bounds of the compressors as implemented. Table 1: the paper's bound for the same parameter."
@@ -72,46 +74,26 @@ def theory(
 
 
 def _errors(rows: list[CompressorRow]) -> Table:
-    table = _table("compressor", "bits", "parameter", "expected", "worst", "Table 1")
+    table = number_table("compressor", "bits", "parameter", "expected", "worst", "Table 1")
     for row in rows:
-        table.add_row(
-            row.compressor,
-            str(row.bits),
-            f"{row.symbol} = {_number(row.parameter)}",
-            _number(row.error.expected),
-            _number(row.error.worst),
-            _number(row.table1_error),
-            end_section=_last_of_width(row),
-        )
+        parameter = f"{row.symbol} = {_number(row.parameter)}"
+        errors = map(_number, (row.error.expected, row.error.worst, row.table1_error))
+        table.add_row(row.compressor, str(row.bits), parameter, *errors, end_section=_last_of_width(row))
     return table
 
 
 def _bytes(rows: list[CompressorRow]) -> Table:
-    table = _table(
-        "compressor",
-        "bits",
-        "Alg. 1\na round",
-        "Alg. 1\nin all",
-        "Alg. 2\na round",
-        "Alg. 2\nin all",
-        "authors\nin all",
-    )
+    heads = ("Alg. 1\na round", "Alg. 1\nin all", "Alg. 2\na round", "Alg. 2\nin all", "authors\nin all")
+    table = number_table("compressor", "bits", *heads)
     for row in rows:
-        table.add_row(
-            row.compressor,
-            str(row.bits),
-            _size(row.algorithm1_round),
-            _size(row.algorithm1_total),
-            _size(row.algorithm2_round),
-            _size(row.algorithm2_total),
-            _size(row.authors_total),
-            end_section=_last_of_width(row),
-        )
+        totals = row.algorithm1_round, row.algorithm1_total, row.algorithm2_round, row.algorithm2_total
+        sizes = map(_size, (*totals, row.authors_total))
+        table.add_row(row.compressor, str(row.bits), *sizes, end_section=_last_of_width(row))
     return table
 
 
 def _rates(rates: list[RateRow]) -> Table:
-    table = _table("compressor", "parameter", "bits", "expected", "Table 1")
+    table = number_table("compressor", "parameter", "bits", "expected", "Table 1")
     for row in rates:
         table.add_row(
             row.compressor,
@@ -120,14 +102,6 @@ def _rates(rates: list[RateRow]) -> Table:
             "-" if row.error is None else _number(row.error.expected),
             f"{row.symbol} = {_number(row.table1_parameter)}",
         )
-    return table
-
-
-def _table(first: str, *others: str) -> Table:
-    table = Table()
-    table.add_column(first, no_wrap=True)
-    for name in others:
-        table.add_column(name, justify="right", no_wrap=True)
     return table
 
 

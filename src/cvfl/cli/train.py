@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from cvfl.cli.align import alignment_line
 from cvfl.cli.errors import one_line
-from cvfl.cli.observers import Observer, observed, replay
+from cvfl.cli.observers import observed, replay
 from cvfl.cli.tables import noise_lines, results_table
 from cvfl.config.files import load_config
-from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
 from cvfl.federation.load import load_data
 from cvfl.federation.nvflare_simulator import train_nvflare
@@ -53,7 +53,7 @@ def train(
 
     Example: cvfl train examples/digits.toml --set compressor=scalar:bits=2 --set seed=7 --out runs/scalar-7
     """
-    console = Console()
+    console = Console(highlight=False)
     with one_line():
         settings = load_config(config, change or [])
         if emulate_latency and runtime is not Runtime.GRPC:
@@ -65,31 +65,24 @@ def train(
         with observed(console, config.stem, log_json, tensorboard) as seen:
             match runtime:
                 case Runtime.INPROCESS:
-                    summary = _in_process(settings, target, seen, resume)
+                    loaded = load_data(settings, seen.step)
+                    if loaded.aligned:
+                        seen.event(alignment_line(loaded.aligned))
+                    summary = run(settings, loaded, out=target, on_round=seen.round, resume=resume).summary
                 case Runtime.NVFLARE:
                     summary = train_nvflare(settings, target, config.stem, seen.round).summary
                 case Runtime.GRPC:
-                    summary = train_grpc(config, change or [], target, replay(seen), emulate_latency)
+                    summary = train_grpc(config, change or [], target, partial(replay, seen), emulate_latency)
         if log_json:
             return
-        console.print(results_table([summary]))
-        for line in noise_lines(summary):
-            console.print(line, highlight=False)
-        console.print(f"{target}: summary.json, metrics.jsonl, report.html", highlight=False)
+        console.print(results_table([summary]), *noise_lines(summary), sep="\n")
+        console.print(f"{target}: summary.json, metrics.jsonl, report.html")
         if not summary["completed"]:
             console.print(
                 f"stopped after {summary['rounds']} rounds; go on with: cvfl train {config} --resume --out {target}",
-                highlight=False,
                 soft_wrap=True,
             )
             raise typer.Exit(130)
-
-
-def _in_process(config: RunConfig, out: Path, seen: Observer, resume: bool) -> dict[str, Any]:
-    loaded = load_data(config, seen.step)
-    if loaded.aligned:
-        seen.event(alignment_line(loaded.aligned))
-    return run(config, loaded, out=out, on_round=seen.round, resume=resume).summary
 
 
 def _stopped(path: Path) -> Path:

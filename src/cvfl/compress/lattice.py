@@ -23,7 +23,7 @@ from torch import Tensor
 
 from cvfl import theory
 from cvfl.compress.base import Context, flat, only_plane
-from cvfl.compress.quantizer import SMALLEST_CELL, Quantizer, chunks, symbol_type, working_type
+from cvfl.compress.quantizer import SMALLEST_CELL, Quantizer, chunks, in_cells, symbol_type, working_type
 from cvfl.wire.packet import Packet, Plane
 
 _SQRT3 = math.sqrt(3)
@@ -92,7 +92,7 @@ class _Grid:
 
     def place_across(self, x: Tensor, dither: Tensor) -> Tensor:
         """Where first components lie when dithered."""
-        return (x - self._middle).mul_(self._per_s).add_(self._X0).add_(_across(dither, x))
+        return (x - self._middle).mul_(self._per_s).add_(self._X0).add_(in_cells(dither, x))
 
     def place_upwards(self, y: Tensor, dither: Tensor) -> Tensor:
         """Where second components lie when dithered."""
@@ -100,7 +100,7 @@ class _Grid:
 
     def value_across(self, X: Tensor, dither: Tensor) -> Tensor:
         """First components of codewords at X, without the dither."""
-        return X.sub_(_across(dither, X)).mul_(self._s).add_(self._left)
+        return X.sub_(in_cells(dither, X)).mul_(self._s).add_(self._left)
 
     def value_upwards(self, Y: Tensor, dither: Tensor) -> Tensor:
         """Second components of codewords at Y, without the dither."""
@@ -122,11 +122,6 @@ def _nearest(X: Tensor, Y: Tensor, size: int) -> tuple[Tensor, Tensor]:
     column = X.sub_(half).round_().clamp_(0, columns)
     row = Y.sub_(half).round_().clamp_(0, rows)
     return column, row.mul_(2).add_(odd)
-
-
-def _across(dither: Tensor, like: Tensor) -> Tensor:
-    """Uniform over one spacing: [-1/2, 1/2) of s."""
-    return dither.to(like).mul_(2.0**-16)
 
 
 def _upwards(dither: Tensor, like: Tensor) -> Tensor:

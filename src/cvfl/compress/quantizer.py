@@ -121,6 +121,11 @@ def rounded(bound: ErrorBound, x: Tensor, low: float, high: float) -> ErrorBound
     return ErrorBound(widened(bound.expected), widened(bound.worst))
 
 
+def in_cells(dither: Tensor, like: Tensor) -> Tensor:
+    """The dither as a share of a cell, or of a lattice's spacing: uniform over [-1/2, 1/2) in steps of 2^-16."""
+    return dither.to(like).mul_(2.0**-16)
+
+
 def symbol_type(bits: int) -> torch.dtype:
     """The smallest integer type that torch computes with and that holds b-bit symbols."""
     return torch.uint8 if bits <= 8 else torch.uint16

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cvfl import theory
 from cvfl.compress.base import Context, flat, only_plane
-from cvfl.compress.quantizer import SMALLEST_CELL, Quantizer, chunks, symbol_type, working_type
+from cvfl.compress.quantizer import SMALLEST_CELL, Quantizer, chunks, in_cells, symbol_type, working_type
 from cvfl.wire.packet import Packet, Plane
 
 
@@ -37,7 +37,7 @@ class Scalar(Quantizer):
         for part in chunks(x.numel(), work):
             y = x[part].to(work) - low
             y *= 1 / delta if delta > SMALLEST_CELL else 0.0
-            y += _cells(dither[part], y)
+            y += in_cells(dither[part], y)
             # The cast is the floor, as y >= 0; rounding of y may reach 2^b, hence the clamp.
             symbols[part] = y.add_(0.5).clamp_(max=2**self.bits - 1)
         return Packet(tuple(h.shape), (Plane(symbols, self.bits),), self.range.scalars(interval), x.dtype)
@@ -52,11 +52,6 @@ class Scalar(Quantizer):
         dither = context.dither(h.numel())
         for part in chunks(h.numel(), work):
             y = symbols[part].to(work)
-            y -= _cells(dither[part], y)
+            y -= in_cells(dither[part], y)
             h[part] = y.mul_(delta).add_(low)
         return h.reshape(packet.shape)
-
-
-def _cells(dither: Tensor, like: Tensor) -> Tensor:
-    """The dither in cells: uniform over [-1/2, 1/2) in steps of 2^-16."""
-    return dither.to(like).mul_(2.0**-16)

@@ -12,7 +12,16 @@ from tempfile import mkdtemp
 
 from cvfl.config.schema import RunConfig
 from cvfl.errors import CvflError
-from cvfl.federation.nvflare import CLASSES, ERROR_FILE, PROGRESS_FILE, run_folder, write_job
+from cvfl.federation.nvflare import (
+    CLASSES,
+    ERROR_FILE,
+    PROGRESS_FILE,
+    SITE_FILE,
+    SITE_VARIABLE,
+    run_folder,
+    write_job,
+    write_site_file,
+)
 from cvfl.federation.processes import add_parties
 from cvfl.federation.train import RunResult
 from cvfl.runs import directory as record
@@ -41,10 +50,11 @@ def train_nvflare(
     folder = Path(mkdtemp(prefix="cvfl-nvflare-"))
     workspace, job, log = folder / "workspace", folder / "job", folder / "simulator.log"
     try:
-        names = write_job(config, name, job, simulated=True)
+        names = write_job(config, name, job)
+        write_site_file(config, folder / SITE_FILE)
         (workspace / "local").mkdir(parents=True)
         (workspace / "local" / "resources.json").write_text(json.dumps({"class_allow_list": CLASSES}), encoding="utf-8")
-        code = _simulate(job, workspace, names, log, name, on_round)
+        code = _simulate(folder, names, name, on_round)
         results = workspace / _RESULTS
         if not (results / "summary.json").exists():
             raise CvflError(_reason(workspace, names, name, code, log))
@@ -60,12 +70,11 @@ def train_nvflare(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _simulate(
-    job: Path, workspace: Path, names: tuple[str, ...], log: Path, name: str, on_round: Callable[[Progress], None]
-) -> int:
-    arguments = [str(job), "-w", str(workspace), "-c", ",".join(names), "-t", str(len(names))]
-    with log.open("wb") as file, Supervisor() as processes:
-        processes.start("simulator", ["-m", _MODULE, *arguments], file, subprocess.STDOUT)
+def _simulate(folder: Path, names: tuple[str, ...], name: str, on_round: Callable[[Progress], None]) -> int:
+    workspace, own = folder / "workspace", {SITE_VARIABLE: str(folder / SITE_FILE)}
+    arguments = [str(folder / "job"), "-w", str(workspace), "-c", ",".join(names), "-t", str(len(names))]
+    with (folder / "simulator.log").open("wb") as file, Supervisor() as processes:
+        processes.start("simulator", ["-m", _MODULE, *arguments], file, subprocess.STDOUT, own)
         process = processes.children["simulator"]
         progress = _progress(run_folder(workspace / "server", name) / PROGRESS_FILE)
         while process.poll() is None:

@@ -98,6 +98,8 @@ class PartyRole:
             self._belongs_to(known["run"])
             rows.restore(known["rows"])
             self._end_again(known["end"])
+        else:
+            self._checkpoints.check_none()
 
     @property
     def _of(self) -> str:

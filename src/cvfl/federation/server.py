@@ -93,6 +93,8 @@ class ServerRole:
             self.aligned = Aligned(**known["aligned"]) if known["aligned"] else None
             self.left = {m: Complete(**left) for m, left in known["left"].items()}
             self._end_again(known["facts"])
+        else:
+            self.rounds.belongs_to_nothing()
 
     def _belongs_to(self, run: str) -> None:
         self._run = run

@@ -18,15 +18,17 @@ from cvfl.protocol import Loss
 from cvfl.wire.control import Offer
 
 _FACTS = TypeAdapter(Facts)
+NOT_TERMS = {"party", "party_model", "compressor", "device", "network"}
+NOT_TERMS_OF_DATA = {"path", "id", "prepare"}
+"""What a role decides for itself."""
 LARGEST_MODEL = 1 << 28
 """Weights between embeddings and outputs."""
 
 
 def terms_of(config: RunConfig) -> dict[str, Any]:
     """The keys that all roles must have alike; what a party decides for itself is in its offer."""
-    values = config.model_dump(mode="json", exclude={"party", "party_model", "compressor", "device", "network"})
-    private = {"path", "id", "prepare"}
-    data = {f"data.{key}": value for key, value in values.pop("data").items() if key not in private}
+    values = config.model_dump(mode="json", exclude=NOT_TERMS)
+    data = {f"data.{key}": value for key, value in values.pop("data").items() if key not in NOT_TERMS_OF_DATA}
     parties = {"parties": list(config.party)} if config.data.name is None else {}
     return values | data | parties
 

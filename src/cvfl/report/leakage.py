@@ -9,7 +9,7 @@ from typing import TypeVar
 from cvfl.report.format import NOTHING, digits, fixed, megabytes
 from cvfl.report.series import Series, Spread
 from cvfl.report.table import Cell, Row, Table, Value, column
-from cvfl.runs.audit import FEW_KNOWN, MANY_KNOWN, UNSUPERVISED, Audit, Seen
+from cvfl.runs.audit import FEW_KNOWN, MANY_KNOWN, UNSUPERVISED, Audit, FeaturesFound, Seen
 
 Found = TypeVar("Found", bound=Seen)
 HAS_THEM, BLIND = "has them", "nothing"
@@ -100,15 +100,33 @@ def _most(values: Sequence[float]) -> Cell:
     return Value(Spread(max(values)), _THREE) if values else NOTHING
 
 
+def _r2(audit: Audit, chosen: Callable[[FeaturesFound], bool], held_out: bool = False) -> float | None:
+    """The highest R^2 of a party's columns, of training rows or of held-out ones."""
+    return max((found.r2 for found in audit.features if found.held_out == held_out and chosen(found)), default=None)
+
+
+def _server_labels(audit: Audit) -> float | None:
+    seen = [found.score for found in audit.labels if found.by_server and found.attack == FEW_KNOWN]
+    return max(seen, default=None)
+
+
+def _party_labels(audit: Audit) -> float | None:
+    """The highest score of a party that does not have the labels; 1 if all have them."""
+    if audit.parties_have_labels:
+        return 1.0
+    without = [found for found in audit.labels if found.by_party and not {*found.observers} <= {*audit.has_labels}]
+    return max((found.score for found in without), default=None)
+
+
 COLUMNS: dict[str, Callable[[Audit], float | None]] = {
-    "Server, one message: columns R²": Audit.server_features_once,
-    "Server: columns R²": Audit.server_features,
-    "Party: columns R²": Audit.party_features,
-    "Best column R²": Audit.best_column,
-    "Held-out columns R²": Audit.held_out_features,
-    "Server: labels": Audit.server_labels,
-    "Party: labels": Audit.party_labels,
-    "Own columns: labels": Audit.own_labels,
+    "Server, one message: columns R²": lambda audit: _r2(audit, lambda found: found.by_server and found.looks == 1),
+    "Server: columns R²": lambda audit: _r2(audit, lambda found: found.by_server),
+    "Party: columns R²": lambda audit: _r2(audit, lambda found: found.by_party),
+    "Best column R²": lambda audit: max((found.best for found in audit.features if not found.held_out), default=None),
+    "Held-out columns R²": lambda audit: _r2(audit, lambda found: True, held_out=True),
+    "Server: labels": _server_labels,
+    "Party: labels": _party_labels,
+    "Own columns: labels": lambda audit: max(audit.own.values(), default=None),
 }
 """The figures of a run by which audits are compared."""
 HEADLINES = ("Server: columns R²", "Party: columns R²", "Party: labels")

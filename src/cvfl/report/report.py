@@ -32,12 +32,7 @@ class StudyPart:
     drawn: Sequence[Drawn]
 
 
-def write_report(
-    runs: Sequence[Path],
-    out: Path,
-    title: str | None = None,
-    study: StudyPart | None = None,
-) -> None:
+def write_report(runs: Sequence[Path], out: Path, title: str | None = None, study: StudyPart | None = None) -> None:
     """Write the report of these run directories to the file `out`; a study adds its tables and figures."""
     if not runs:
         raise DataError("a report needs at least one run directory")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
+from statistics import fmean
 
 from cvfl.protocol.metrics import BETTER_LOW
 from cvfl.report.figures import colour
@@ -71,7 +72,7 @@ def _one(one: Series) -> list[Card]:
         Card(
             "Rounds",
             f"{one.first.rounds:,}",
-            f"{'' if one.completed else 'interrupted; '}{fixed(seconds, 1)(math.fsum(seconds) / len(seconds))} seconds",
+            f"{'' if one.completed else 'interrupted; '}{fixed(seconds, 1)(fmean(seconds))} seconds",
         ),
         *noise,
     ]
@@ -185,11 +186,7 @@ def _column(
 
 
 def _scores(one: Series, part: str) -> Spread | None:
-    def read(run: Run) -> float | None:
-        found: dict[str, float] = getattr(run.metrics, part)
-        return found.get(run.metric) if run.metric else None
-
-    return one.spread(read)
+    return one.spread(lambda run: getattr(run.metrics, part).get(run.metric))
 
 
 def _epsilon(run: Run) -> float | None:

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from cvfl.runs.record import CompressionError, Round, Run, Sent
 
@@ -96,8 +97,8 @@ class Series:
         xs, ys, deviations = [], [], []
         for start in range(0, shared, size):
             window = [lines[start : min(start + size, shared)] for lines in histories]
-            point = spread([_mean([value for line in lines if (value := y(line)) is not None]) for lines in window])
-            xs.append(_mean([x(line) for lines in window for line in lines]))
+            point = spread([fmean([value for line in lines if (value := y(line)) is not None]) for lines in window])
+            xs.append(fmean([x(line) for lines in window for line in lines]))
             ys.append(point.mean)
             deviations.append(point.deviation or 0.0)
         return Curve(tuple(xs), tuple(ys), tuple(deviations) if len(self.runs) > 1 else None)
@@ -105,7 +106,7 @@ class Series:
 
 def spread(values: Sequence[float]) -> Spread:
     """Mean and sample standard deviation; NaN in, NaN out."""
-    mean = _mean(values)
+    mean = fmean(values)
     if len(values) < 2:
         return Spread(mean)
     return Spread(mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)))
@@ -150,9 +151,5 @@ def _labelled(series: Sequence[Series]) -> list[Series]:
     return result
 
 
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
-
-
 def _mean_sent(sent: Sequence[Sent]) -> Sent:
-    return Sent(**{part: _mean([getattr(one, part) for one in sent]) for part in ("up", "down", "evaluation")})
+    return Sent(**{part: fmean([getattr(one, part) for one in sent]) for part in ("up", "down", "evaluation")})

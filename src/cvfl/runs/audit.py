@@ -1,25 +1,19 @@
-"""What an audit found, as RUN/audit.json keeps it, and the few figures of it that go beside accuracy and bytes."""
+"""What an audit found, as RUN/audit.json keeps it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
 from cvfl.errors import DataError, writing
+from cvfl.runs.journal import write_whole
 from cvfl.types import Section
 
 NAME = "audit.json"
-FEW_KNOWN, MANY_KNOWN, NORM, DIRECTION, WEIGHTS = (
-    "few labels known",
-    "many labels known",
-    "norm",
-    "direction",
-    "weights",
-)
-UNSUPERVISED = (NORM, DIRECTION, WEIGHTS)
+FEW_KNOWN, MANY_KNOWN = "few labels known", "many labels known"
+UNSUPERVISED = NORM, DIRECTION, WEIGHTS = ("norm", "direction", "weights")
 """Attacks that need no label at all."""
 
 Stage = Literal["start", "end"]
@@ -99,58 +93,16 @@ class Audit(Section):
     features: tuple[FeaturesFound, ...]
     labels: tuple[LabelsFound, ...]
 
-    def server_features(self) -> float | None:
-        """The highest R^2 that the server reaches for a party's columns of training rows."""
-        return _most(found.r2 for found in self.features if found.by_server and not found.held_out)
-
-    def server_features_once(self) -> float | None:
-        """The same from a single message about every row."""
-        once = [found for found in self.features if found.looks == 1]
-        return _most(found.r2 for found in once if found.by_server and not found.held_out)
-
-    def held_out_features(self) -> float | None:
-        """The same for rows that are only evaluated."""
-        return _most(found.r2 for found in self.features if found.held_out)
-
-    def party_features(self) -> float | None:
-        """The highest R^2 that a party reaches for another one's columns."""
-        return _most(found.r2 for found in self.features if found.by_party and not found.held_out)
-
-    def best_column(self) -> float | None:
-        """The highest R^2 that anybody reaches for a single column of training rows."""
-        return _most(found.best for found in self.features if not found.held_out)
-
-    def server_labels(self) -> float | None:
-        """The highest score from what the server sees, with a few labels known."""
-        return _most(found.score for found in self.labels if found.by_server and found.attack == FEW_KNOWN)
-
-    def party_labels(self) -> float | None:
-        """The highest score of a party that does not have the labels; 1 if all have them."""
-        if self.parties_have_labels:
-            return 1.0
-        without = [found for found in self.labels if found.by_party and not {*found.observers} <= {*self.has_labels}]
-        return _most(found.score for found in without)
-
-    def own_labels(self) -> float | None:
-        """The highest score of a party from its own columns alone."""
-        return _most(self.own.values())
-
     @property
     def parties_have_labels(self) -> bool:
         """Whether every party is given the labels."""
         return all(name in self.has_labels for name in self.own)
 
 
-def _most(values: Iterable[float]) -> float | None:
-    return max(values, default=None)
-
-
 def write_audit(audit: Audit, run: Path) -> None:
     """Write audit.json into a run directory, whole or not at all."""
-    partial = run / f".{NAME}.partial"
     with writing(run / NAME):
-        partial.write_text(audit.model_dump_json() + "\n", encoding="utf-8")
-        partial.replace(run / NAME)
+        write_whole(run / NAME, audit.model_dump_json() + "\n")
 
 
 def read_audit(run: Path) -> Audit | None:

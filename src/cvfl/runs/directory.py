@@ -30,7 +30,7 @@ from cvfl.data.tables.prepare import Preparation
 from cvfl.errors import ConfigError, writing
 from cvfl.privacy import Aligned
 from cvfl.protocol import Measured, Plan
-from cvfl.runs.journal import Journal
+from cvfl.runs.journal import Journal, write_whole
 from cvfl.runs.record import CompressionError, Round, Sent, SentInAll
 from cvfl.runtime import Meter, RoundReport, Traffic
 
@@ -57,7 +57,7 @@ class RunDirectory:
             raise ConfigError(f"{self.path} was begun with another configuration: {key} differs")
         with writing(self.path):
             self.state.mkdir(parents=True, exist_ok=True)
-            self._json("config.json", config.model_dump(mode="json"))
+            write_whole(self.path / "config.json", json.dumps(config.model_dump(mode="json"), indent=2) + "\n")
             return Journal(self.path / "metrics.jsonl")
 
     def finish(
@@ -74,7 +74,7 @@ class RunDirectory:
                 (folder / f"{name}.safetensors").write_bytes(serialised(model))
             for name, preparation in (preparations or {}).items():
                 preparation.save(folder / f"{name}.preparation")
-            self._json("summary.json", summary)
+            write_whole(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
 
     def close(self, completed: bool) -> None:
         """The run is over. One that is not complete and has kept nothing to go on from leaves nothing behind."""
@@ -82,11 +82,6 @@ class RunDirectory:
             shutil.rmtree(self.state, ignore_errors=True)
         elif not (self.path / "summary.json").exists() and not any(self.state.rglob("round-*")):
             shutil.rmtree(self.path, ignore_errors=True)
-
-    def _json(self, name: str, values: Mapping[str, Any]) -> None:
-        partial = self.path / f".{name}.partial"
-        partial.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-        partial.replace(self.path / name)
 
 
 def is_under_way(path: Path) -> bool:
@@ -126,7 +121,7 @@ def error(found: Measured) -> CompressionError:
 
 def sent_by_party(counted: Mapping[int, Traffic], names: Sequence[str]) -> dict[str, Sent]:
     """Bytes of every party by name."""
-    return {name: Sent.of(counted.get(m, Traffic())) for m, name in enumerate(names, start=1)}
+    return {name: Sent.model_validate(counted.get(m, Traffic())) for m, name in enumerate(names, start=1)}
 
 
 def alignment(aligned: Aligned | None, sent: Meter) -> dict[str, Any] | None:
@@ -152,7 +147,7 @@ def round_line(report: RoundReport, plan: Plan, meter: Meter, names: tuple[str, 
         loss=report.loss,
         step_size=plan.eta(report.t0),
         seconds=report.seconds,
-        bytes=Sent.of(sum(counted.values(), Traffic())),
+        bytes=Sent.model_validate(sum(counted.values(), Traffic())),
         by_party=sent_by_party(counted, names),
         **scores,
         compression_error={roles[m]: error(found) for m, found in sorted(report.measured.items())},

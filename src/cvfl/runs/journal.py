@@ -31,9 +31,14 @@ class Journal:
     def replace(self, lines: Sequence[dict[str, Any]]) -> None:
         """Have these lines instead, whole or not at all."""
         self.lines = list(lines)
-        partial = self.path.with_suffix(".partial")
-        partial.write_text("".join(json.dumps(line) + "\n" for line in self.lines), encoding="utf-8")
-        partial.replace(self.path)
+        write_whole(self.path, "".join(json.dumps(line) + "\n" for line in self.lines))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file, whole or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

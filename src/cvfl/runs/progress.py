@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from cvfl.protocol import Evaluated
@@ -22,10 +22,9 @@ class Progress:
 
 def progress_values(progress: Progress) -> dict[str, Any]:
     """Loss, bytes and, when there is one, the evaluation."""
-    report, sent = progress.report, progress.sent
+    report = progress.report
     values: dict[str, Any] = {"round": report.t0, "rounds": progress.rounds, "loss": report.loss}
-    values["metric"] = progress.metric
-    values |= {"seconds": report.seconds, "up": sent.up, "down": sent.down, "evaluation": sent.evaluation}
+    values |= {"metric": progress.metric, "seconds": report.seconds, **asdict(progress.sent)}
     if report.evaluation:
         values |= {"train": report.evaluation.train, "test": report.evaluation.test}
         values |= {"validation": report.evaluation.validation} if report.evaluation.validation else {}

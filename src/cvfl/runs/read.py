@@ -41,7 +41,7 @@ def read_run(directory: Path) -> Run:
         config, seconds = summary.get("config"), summary.get("round_seconds")
         summary |= {
             "history": history,
-            "settings": dict(_flattened(config)) if isinstance(config, dict) else {},
+            "settings": dict(flattened(config)) if isinstance(config, dict) else {},
             "round_seconds": _round_seconds(history) if seconds is None else seconds,
             "audit": read_audit(directory),
         }
@@ -97,11 +97,11 @@ def _tame(value: Any) -> Any:
     return value
 
 
-def _flattened(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def flattened(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """All values as text, under dotted keys: ``step_size.eta``."""
     for key, value in values.items():
         if isinstance(value, dict) and value:
-            yield from _flattened(value, f"{prefix}{key}.")
+            yield from flattened(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value)
 

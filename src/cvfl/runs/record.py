@@ -13,7 +13,6 @@ from pydantic_core import PydanticCustomError
 
 from cvfl.privacy.account import Account
 from cvfl.runs.audit import Audit
-from cvfl.runtime import Traffic
 
 
 def _number(value: object) -> object:
@@ -37,16 +36,13 @@ class Record(BaseModel):
 
 
 class Sent(Record):
-    """Bytes on the wire: to the server, from it, and for evaluation in both directions."""
+    """Bytes on the wire, as a meter counted them too: to the server, from it, and for evaluation in both directions."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     up: Number
     down: Number
     evaluation: Number
-
-    @classmethod
-    def of(cls, counted: Traffic) -> Sent:
-        """What a meter counted."""
-        return cls(up=counted.up, down=counted.down, evaluation=counted.evaluation)
 
     @property
     def training(self) -> float:

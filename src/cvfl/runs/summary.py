@@ -27,7 +27,7 @@ def summarise(
     """The summary of a run as its file holds it; `parameters` are the hashes of its models by role."""
     plan, metric, privacy = recipe.plan, headline(recipe.plan.loss), config.privacy
     evaluated = [line for line in history if "train" in line]
-    sent = Sent.of(meter.total())
+    sent = Sent.model_validate(meter.total())
     return Summary(
         name=name,
         seed=config.seed,

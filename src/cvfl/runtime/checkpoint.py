@@ -85,7 +85,15 @@ class Checkpoints:
             self._path(old).unlink(missing_ok=True)
 
     def _numbers(self) -> list[int]:
-        return sorted(int(match[1]) for name in os.listdir(self.folder) if (match := _NAME.fullmatch(name)))
+        return sorted(int(match[1]) for path in self.folder.glob("round-*") if (match := _NAME.fullmatch(path.name)))
+
+    def check_none(self) -> None:
+        """Refuse checkpoints of which it is not known what they are of."""
+        if self._numbers():
+            raise CheckpointError(
+                f"{self.folder}: checkpoints without the setup that they belong to; "
+                "bring it back, or begin anew with --restart at every role"
+            )
 
     def _path(self, t0: int) -> Path:
         return self.folder / f"round-{t0:08d}.safetensors"

@@ -39,6 +39,10 @@ class ServerRounds:
         """What its checkpoints are of; those of anything else are refused."""
         self._checkpoints.of = what
 
+    def belongs_to_nothing(self) -> None:
+        """There is no run yet, and there are to be no checkpoints of one."""
+        self._checkpoints.check_none()
+
     def drop(self) -> None:
         """Another run begins: there is nothing to go back to."""
         self._checkpoints.drop_after(-1)

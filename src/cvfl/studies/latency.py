@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 
 import tomlkit
+from pydantic import TypeAdapter, ValidationError
 
 from cvfl.config.schema import RunConfig
 from cvfl.errors import DataError
@@ -48,10 +50,8 @@ def rounds_to_time(Q: int) -> int:
 def read_measured(folder: Path) -> list[Measured]:
     """What has been measured for the study in this folder."""
     try:
-        return [
-            Measured(line["cell"], line["round_trip_ms"], tuple(line["seconds"])) for line in read_lines(folder / FILE)
-        ]
-    except (KeyError, TypeError):
+        return TypeAdapter(list[Measured]).validate_python(read_lines(folder / FILE))
+    except ValidationError:
         raise DataError(f"{folder / FILE}: not as `cvfl reproduce` writes it; remove it to measure again") from None
 
 
@@ -64,17 +64,15 @@ def write_measured(folder: Path, measured: Sequence[Measured]) -> None:
 def measure(tasks: Sequence[Task], out: Path, on_start: Callable[[str, int], None] = lambda cell, ms: None) -> None:
     """Measure each cell of these tasks at each round trip that `out` has no measurement of, and add it there."""
     known = read_measured(out)
-    missing = _missing(tasks, {(one.cell, one.round_trip_ms) for one in known})
-    for task, round_trip in missing:
-        on_start(task.cell, round_trip)
-        known.append(Measured(task.cell, round_trip, _timed(task.anywhere().config, round_trip)))
-        write_measured(out, known)
-
-
-def _missing(tasks: Sequence[Task], known: set[tuple[str, int]]) -> Iterator[tuple[Task, int]]:
-    first = {task.cell: task for task in reversed(tasks)}  # the seed does not matter to the time
-    cells = dict.fromkeys(task.cell for task in tasks)
-    return ((first[cell], t) for cell in cells for t in ROUND_TRIPS if (cell, t) not in known)
+    done = {(one.cell, one.round_trip_ms) for one in known}
+    cells: dict[str, Task] = {}
+    for task in tasks:
+        cells.setdefault(task.cell, task)  # the seed does not matter to the time
+    for cell, round_trip in product(cells, ROUND_TRIPS):
+        if (cell, round_trip) not in done:
+            on_start(cell, round_trip)
+            known.append(Measured(cell, round_trip, _timed(cells[cell].anywhere().config, round_trip)))
+            write_measured(out, known)
 
 
 def _timed(config: RunConfig, round_trip: int) -> tuple[float, ...]:

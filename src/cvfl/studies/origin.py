@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from pydantic import TypeAdapter, ValidationError
+
 from cvfl.errors import DataError
 
 FILE = "study.json"
@@ -48,16 +50,13 @@ class Origin:
     def read(cls, folder: Path) -> Self | None:
         """The origin of a folder, if it has any."""
         path = folder / FILE
-        if not path.exists():
-            return None
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-            machines = tuple(Machine(**machine) for machine in values["machines"])
-            return cls(values["preset"], values["command"], machines)
-        except (ValueError, KeyError, TypeError):
-            raise DataError(
-                f"{path}: not as `cvfl reproduce` writes it; remove it and run that with --resume"
-            ) from None
+            return TypeAdapter(cls).validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValidationError:
+            told = "not as `cvfl reproduce` writes it; remove it and run that with --resume"
+            raise DataError(f"{path}: {told}") from None
 
     def on(self, *machines: Machine) -> Self:
         """The same with the machines that runs were made on, each once."""

@@ -30,7 +30,7 @@ from cvfl.studies.latency import Measured, read_measured, write_measured
 from cvfl.studies.origin import Origin
 from cvfl.studies.scaled import scaled_down
 from cvfl.studies.study import Preset, Study, Suite, member_text, preset_of, slug
-from cvfl.studies.tables import SUITE_HEAD, SUITE_NOTE, study_tables, suite_rows
+from cvfl.studies.tables import study_tables, suite_table
 
 
 def read_results(
@@ -142,8 +142,8 @@ class SuiteResults:
     @cached_property
     def tables(self) -> list[Table]:
         """The one table of all members."""
-        found = [suite_rows(name, one.study, one.preset, one.records) for name, one in self.members.items()]
-        return [Table("", SUITE_HEAD, tuple(row for rows in found for row in rows), SUITE_NOTE)]
+        found = [suite_table(name, one.study, one.preset, one.records) for name, one in self.members.items()]
+        return [replace(found[0], rows=[row for table in found for row in table.rows])]
 
     @cached_property
     def figures(self) -> list[Drawn]:

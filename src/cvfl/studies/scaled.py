@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from cvfl.runs.read import flattened
 from cvfl.studies.study import Study, tasks
 
 _ABSENT = "null"
@@ -37,16 +35,6 @@ def _settings(study: Study, preset: str) -> dict[str, str]:
     chosen = study.preset[preset]
     found: dict[str, dict[str, None]] = {"target": {f"{chosen.target:g}": None}, "seeds": {str(chosen.seeds): None}}
     for task in tasks(study, preset, 1, Path("data"), Path()):
-        for key, value in _flat(task.config.model_dump(mode="json", exclude={"seed": True, "data": {"path"}})):
+        for key, value in flattened(task.config.model_dump(mode="json", exclude={"seed": True, "data": {"path"}})):
             found.setdefault(key, {})[value] = None
     return {key: " / ".join(values) for key, values in found.items()}
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    pairs: list[tuple[str, str]] = []
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            pairs += _flat(value, f"{prefix}{key}.")
-        else:
-            pairs.append((prefix + key, value if isinstance(value, str) else json.dumps(value)))
-    return pairs

@@ -111,11 +111,8 @@ class Suite:
 
 def study_names() -> list[str]:
     """The studies that come with the software."""
-    return sorted(
-        path.name.removesuffix(".toml")
-        for path in resources.files("cvfl.studies").iterdir()
-        if path.name.endswith(".toml")
-    )
+    files = [path.name for path in resources.files("cvfl.studies").iterdir()]
+    return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
 
 
 def study_text(name: str) -> str:
@@ -142,7 +139,7 @@ def load(name: str) -> Suite:
     """The studies that a study or a suite runs: by name, or from a TOML file of the user's own."""
     values = study_values(name)
     if "suite" not in values:
-        study = load_study(name)
+        study = checked(Study, values, name)
         return Suite(study.title, study.paper, {"": study})
     file = checked(SuiteFile, values, name)
     return Suite(file.title, file.paper, {member: _member(file, member, name) for member in file.suite})
@@ -288,8 +285,7 @@ def tasks(study: Study, preset: str, seeds: int | None, data: Path, out: Path) -
             if "path" in READERS[name := values["data"]["name"]].takes:
                 values = merged(values, {"data": {"path": str(data / name)}})
             config = parse_config(values, f"{study.title}, {cell.name}")
-            place = Path(slug(cell.name)) / f"seed-{seed}"
-            found.append(Task(cell.name, seed, config, out / "runs" / place))
+            found.append(Task(cell.name, seed, config, out / "runs" / slug(cell.name) / f"seed-{seed}"))
     return found
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from cvfl import theory
 from cvfl.report.format import MB, digits, places, share, times
 from cvfl.report.series import Spread, spread
-from cvfl.report.table import Cell, Row, Table, column
+from cvfl.report.table import Cell, Table, column
 from cvfl.runs.record import Round, Run
 from cvfl.studies.latency import ROUND_TRIPS, Measured
 from cvfl.studies.study import BASELINE, Preset, Study
@@ -42,12 +43,12 @@ def study_tables(study: Study, preset: Preset, runs: Sequence[Run], measured: Se
 
 def reached(run: Run, metric: str, target: float) -> Round | None:
     """The first evaluated round whose test metric is at the target or above."""
-    return next((line for line in run.history if line.test.get(metric, float("-inf")) >= target), None)
+    return next((line for line in run.history if line.test.get(metric, -math.inf) >= target), None)
 
 
 def best(run: Run, metric: str) -> float:
     """The highest test metric of a run."""
-    return max((line.test[metric] for line in run.history if metric in line.test), default=float("nan"))
+    return max((line.test[metric] for line in run.history if metric in line.test), default=math.nan)
 
 
 def rounds_to_target(study: Study, preset: Preset, rows: Rows) -> dict[str, Spread | None]:
@@ -152,7 +153,7 @@ def _seconds(rows: Rows, known: Mapping[str, Sequence[Spread]]) -> dict[str, Seq
 def _formula(study: Study, rows: Rows) -> Table:
     """What the authors' formula says beside what crossed the wire."""
     unit, runs = UNITS[study.unit], [runs[0] for runs in rows.values()]
-    formula = [(run.formula_bytes or float("nan")) / unit for run in runs]
+    formula = [(run.formula_bytes or math.nan) / unit for run in runs]
     measured = [run.sent.training / unit for run in runs]
     figures = {
         f"formula {study.unit}": formula,
@@ -194,10 +195,6 @@ def scaled(value: Spread, factor: float) -> Spread:
     return Spread(value.mean * factor, None if value.deviation is None else value.deviation * factor)
 
 
-SUITE_HEAD = (
-    *("", "setting", "target", "MB to target", "times fewer", "epochs to target"),
-    *("final test metric", f"within one deviation of {BASELINE}", "seeds"),
-)
 SUITE_NOTE = (
     f"Bold is the best of a study; {MISSED} is a target that not every seed reached, with how many did. Bytes are "
     f"those of all training frames, counted where they leave; times fewer is against {BASELINE}. The final metric is "
@@ -205,30 +202,28 @@ SUITE_NOTE = (
 )
 
 
-def suite_rows(name: str, study: Study, preset: Preset, runs: Sequence[Run]) -> list[Row]:
+def suite_table(name: str, study: Study, preset: Preset, runs: Sequence[Run]) -> Table:
     """The rows of a suite's member: bytes to the target, and what they cost in epochs and in the metric."""
     rows = rows_of(study, runs)
     cost = {cell: to_target(study, preset, found, lambda line: line.sent.training / MB) for cell, found in rows.items()}
     epochs = [to_target(study, preset, found, lambda line: line.epoch) for found in rows.values()]
-    final = {cell: spread([_final(run, study.metric) for run in found]) for cell, found in rows.items()}
+    final = {
+        cell: spread([run.metrics.test.get(study.metric, math.nan) for run in found]) for cell, found in rows.items()
+    }
     amount = digits(places((value.mean for value in cost.values() if value), least=2, most=5))
     missed = told_missed(study, preset, rows)
-    columns: tuple[Sequence[Cell], ...] = (
-        [name] * len(rows),
-        list(rows),
-        [f"{study.metric} {preset.target:g}"] * len(rows),
-        column(list(cost.values()), amount, min, missing=missed),
-        _times_fewer(cost),
-        column(epochs, digits(1), min, missing=missed),
-        column(list(final.values()), digits(3), max),
-        [_within(cell, final) for cell in rows],
-        [str(len(found)) for found in rows.values()],
-    )
-    return list(zip(*columns, strict=True))
-
-
-def _final(run: Run, metric: str) -> float:
-    return run.metrics.test.get(metric, float("nan"))
+    columns: dict[str, Sequence[Cell]] = {
+        "": [name] * len(rows),
+        "setting": list(rows),
+        "target": [f"{study.metric} {preset.target:g}"] * len(rows),
+        "MB to target": column(list(cost.values()), amount, min, missing=missed),
+        "times fewer": _times_fewer(cost),
+        "epochs to target": column(epochs, digits(1), min, missing=missed),
+        "final test metric": column(list(final.values()), digits(3), max),
+        f"within one deviation of {BASELINE}": [_within(cell, final) for cell in rows],
+        "seeds": [str(len(found)) for found in rows.values()],
+    }
+    return Table.of(columns, note=SUITE_NOTE)
 
 
 def _times_fewer(cost: Mapping[str, Spread | None]) -> list[Cell]:

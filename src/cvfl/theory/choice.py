@@ -59,7 +59,7 @@ def table1_k(T: int, B: int, P: int, norm2_max: float) -> float:
     return count("P", P) * (1 - 1 / scale)
 
 
-# --- Cheapest parameter for a target error -----------------------------------------
+# --- Cheapest parameter for a target error, such as that of the 1/sqrt(T) rate -----
 
 
 def bits_for_error(error: QuantizerError, n: int, low: float, high: float, target: float) -> int | None:
@@ -86,27 +86,9 @@ def k_for_error(B: int, P: int, peak: float, target: float) -> int:
     return 1 + bisect_left(range(1, P), True, key=lambda k: topk_error(B * (P - k), peak).expected <= target)
 
 
-# --- The target of the 1/sqrt(T) rate ----------------------------------------------
-
-
 def rate_target(T: int, c: float = 1.0) -> float:
     """Error of a message that keeps the rate O(1/sqrt(T)): c / sqrt(T)."""
     return positive("c", c) / math.sqrt(count("T", T))
-
-
-def bits_for_rate(error: QuantizerError, T: int, B: int, P: int, low: float, high: float, c: float = 1.0) -> int | None:
-    """Fewest bits, 1..16, that keep the rate O(1/sqrt(T)); None if 16 are too few."""
-    return bits_for_error(error, count("B", B) * count("P", P), low, high, rate_target(T, c))
-
-
-def volume_for_rate(T: int, B: int, P: int, low: float, high: float, c: float = 1.0) -> float | None:
-    """Largest implemented lattice cell that keeps the rate O(1/sqrt(T)); None if there is none."""
-    return volume_for_error(count("B", B) * count("P", P), low, high, rate_target(T, c))
-
-
-def k_for_rate(T: int, B: int, P: int, peak: float, c: float = 1.0) -> int:
-    """Fewest components to keep for the rate O(1/sqrt(T))."""
-    return k_for_error(B, P, peak, rate_target(T, c))
 
 
 # --- Errors that diminish from round to round --------------------------------------

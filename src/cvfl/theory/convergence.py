@@ -34,12 +34,11 @@ class Constants:
         positive("L", self.L)
         if len(self.L_m) < 2:
             raise ConfigError(f"L_m needs one value for the server and each party, not {len(self.L_m)} in all")
-        for name, values in (("sigma_m", self.sigma_m), ("H_m", self.H_m), ("G_m", self.G_m)):
-            if len(values) != len(self.L_m):
-                raise ConfigError(f"{name} has {len(values)} values, L_m has {len(self.L_m)}")
         for m, value in enumerate(self.L_m):
             positive(f"L_m[{m}]", value)
         for name, values in (("sigma_m", self.sigma_m), ("H_m", self.H_m), ("G_m", self.G_m)):
+            if len(values) != len(self.L_m):
+                raise ConfigError(f"{name} has {len(values)} values, L_m has {len(self.L_m)}")
             for m, value in enumerate(values):
                 non_negative(f"{name}[{m}]", value)
 

@@ -8,17 +8,9 @@ from typing import NamedTuple
 
 from cvfl.errors import ConfigError
 from cvfl.theory import choice
-from cvfl.theory.bounds import (
-    EXACT,
-    ErrorBound,
-    lattice_error,
-    lattice_volume,
-    scalar_error,
-    topk_count,
-    topk_error,
-)
+from cvfl.theory.bounds import EXACT, ErrorBound, lattice_error, lattice_volume, scalar_error, topk_count, topk_error
 from cvfl.theory.checks import count, span
-from cvfl.theory.cost import FLOAT_BITS, algorithm1_traffic, algorithm2_traffic, authors_cost
+from cvfl.theory.cost import FLOAT_BITS, algorithm1_traffic, algorithm2_order, authors_cost
 
 
 @dataclass(frozen=True)
@@ -95,54 +87,36 @@ class RateRow:
 
 def compressor_rows(setting: Setting, bits: Sequence[int]) -> list[CompressorRow]:
     """No compression first, then scalar, lattice and top-k for each bit width."""
-    rows = [_quantizer_row(setting, "none", 32, "b", 32, EXACT, 0.0)]
+    s, rows = setting, [_row(setting, "none", 32, "b", 32, EXACT, 0.0)]
     for b in bits:
         if count("bits", b) > choice.MAX_BITS:
             raise ConfigError(f"bits must be 1..{choice.MAX_BITS}, not {b}")
-        rows += [_scalar_row(setting, b), _lattice_row(setting, b), _topk_row(setting, b)]
+        V, k = lattice_volume(b, s.low, s.high), topk_count(s.P, b)
+        scalar, paper = scalar_error(s.n, b, s.low, s.high), choice.table1_scalar_error(s.B, s.P, b, s.low, s.high)
+        rows.append(_row(s, "scalar", b, "b", b, scalar, paper))
+        lattice, paper = lattice_error(s.n, b, s.low, s.high), choice.table1_lattice_error(s.B, s.P, V)
+        rows.append(_row(s, "lattice", b, "V", V, lattice, paper))
+        topk, paper = topk_error(s.B * (s.P - k), s.peak), choice.table1_topk_error(s.B, s.P, k, s.norm2_max)
+        # k is rounded, so the bytes are those of k whole 32-bit values and not of b bits a component.
+        sent = _Sent(k, topk_count(s.theta_0, b), FLOAT_BITS)
+        rows.append(_row(s, "top-k", b, "k", k, topk, paper, sent))
     return rows
 
 
 def rate_rows(setting: Setting, c: float = 1.0) -> list[RateRow]:
     """Scalar, lattice and top-k with the cheapest parameter for the rate O(1/sqrt(T))."""
-    s = setting
-    V = choice.volume_for_rate(s.iterations, s.B, s.P, s.low, s.high, c)
-    scalar = choice.bits_for_rate(scalar_error, s.iterations, s.B, s.P, s.low, s.high, c)
-    lattice = choice.bits_for_rate(lattice_error, s.iterations, s.B, s.P, s.low, s.high, c)
-    k = choice.k_for_rate(s.iterations, s.B, s.P, s.peak, c)
-    q_paper = choice.table1_bits(s.iterations, s.B, s.P, s.low, s.high)
-    V_paper = choice.table1_volume(s.iterations, s.B, s.P)
-    k_paper = choice.table1_k(s.iterations, s.B, s.P, s.norm2_max)
+    s, T, target = setting, setting.iterations, choice.rate_target(setting.iterations, c)
+    scalar, lattice = (
+        choice.bits_for_error(error, s.n, s.low, s.high, target) for error in (scalar_error, lattice_error)
+    )
+    V, k = choice.volume_for_error(s.n, s.low, s.high, target), choice.k_for_error(s.B, s.P, s.peak, target)
+    q_paper, V_paper = choice.table1_bits(T, s.B, s.P, s.low, s.high), choice.table1_volume(T, s.B, s.P)
+    k_paper = choice.table1_k(T, s.B, s.P, s.norm2_max)
     return [
         RateRow("scalar", "b", scalar, scalar, _error_at(scalar_error, s, scalar), q_paper),
         RateRow("lattice", "V", V, lattice, _error_at(lattice_error, s, lattice), V_paper),
         RateRow("top-k", "k", k, FLOAT_BITS * k / s.P, topk_error(s.B * (s.P - k), s.peak), k_paper),
     ]
-
-
-def _scalar_row(s: Setting, bits: int) -> CompressorRow:
-    paper = choice.table1_scalar_error(s.B, s.P, bits, s.low, s.high)
-    return _quantizer_row(s, "scalar", bits, "b", bits, scalar_error(s.n, bits, s.low, s.high), paper)
-
-
-def _lattice_row(s: Setting, bits: int) -> CompressorRow:
-    V = lattice_volume(bits, s.low, s.high)
-    paper = choice.table1_lattice_error(s.B, s.P, V)
-    return _quantizer_row(s, "lattice", bits, "V", V, lattice_error(s.n, bits, s.low, s.high), paper)
-
-
-def _topk_row(s: Setting, bits: int) -> CompressorRow:
-    k = topk_count(s.P, bits)
-    error = topk_error(s.B * (s.P - k), s.peak)
-    paper = choice.table1_topk_error(s.B, s.P, k, s.norm2_max)
-    # k is rounded, so the bytes are those of k whole 32-bit values and not of b bits a component.
-    return _row(s, "top-k", bits, "k", k, error, paper, _Sent(k, topk_count(s.theta_0, bits), FLOAT_BITS))
-
-
-def _quantizer_row(
-    s: Setting, name: str, bits: int, symbol: str, parameter: float, error: ErrorBound, paper: float
-) -> CompressorRow:
-    return _row(s, name, bits, symbol, parameter, error, paper, _Sent(s.P, s.theta_0, bits))
 
 
 class _Sent(NamedTuple):
@@ -161,8 +135,10 @@ def _row(
     parameter: float,
     error: ErrorBound,
     paper: float,
-    sent: _Sent,
+    sent: _Sent | None = None,
 ) -> CompressorRow:
+    """A row of a compressor that sends every component, or what `sent` says."""
+    sent = sent or _Sent(s.P, s.theta_0, bits)
     P = [sent.P] * s.M
     return CompressorRow(
         compressor=name,
@@ -181,8 +157,7 @@ def _row(
 
 def _algorithm2(s: Setting, rounds: int, sent: _Sent) -> float:
     """Compressed embeddings up, whole gradients down: those of dropped components count, too."""
-    up = algorithm2_traffic(rounds, s.B, [sent.P] * s.M, sent.bits).up
-    return up + algorithm2_traffic(rounds, s.B, [s.P] * s.M).down
+    return algorithm2_order(rounds, s.B, [sent.P] * s.M, sent.bits) + algorithm2_order(rounds, s.B, [s.P] * s.M)
 
 
 def _error_at(error: choice.QuantizerError, s: Setting, bits: int | None) -> ErrorBound | None:

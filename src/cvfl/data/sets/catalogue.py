@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from cvfl.data.sets import Progress
 from cvfl.data.sets.builtin import BUILTIN, load_builtin
 from cvfl.data.tables.organisation import Assembled
 from cvfl.data.vertical import VerticalData
@@ -20,8 +21,6 @@ from cvfl.errors import ConfigError, DataError
 from cvfl.registry import Registry
 from cvfl.rng import SPLIT, stream
 from cvfl.types import Section
-
-OnProgress = Callable[[int, int], None]
 
 
 class NamedSet(Section):
@@ -77,7 +76,7 @@ def load_named(
     chosen: NamedSet,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
-    on_progress: OnProgress = lambda done, total: None,
+    on_progress: Progress = lambda done, total: None,
 ) -> Assembled:
     """A data set with all that is known about it."""
     found = _read(chosen, seed, dtype, on_progress)
@@ -88,7 +87,7 @@ def load_named(
     return replace(found, data=found.data.of_training_rows(some))
 
 
-def _read(chosen: NamedSet, seed: int, dtype: torch.dtype, on_progress: OnProgress) -> Assembled:
+def _read(chosen: NamedSet, seed: int, dtype: torch.dtype, on_progress: Progress) -> Assembled:
     name, path, reader = chosen.name, chosen.path, READERS[chosen.name or ""]
     if "path" in reader.takes and path is None:
         raise ConfigError(

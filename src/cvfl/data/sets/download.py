@@ -13,7 +13,7 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
@@ -21,14 +21,12 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urljoin
 from urllib.request import Request, urlopen
 
+from cvfl.data.sets import Progress
 from cvfl.errors import DataError
 
 _TIMEOUT = 30.0
 _CHUNK = 1 << 18
 _LIST = "sha256sums:"
-
-Progress = Callable[[int, int], None]
-"""(bytes so far, bytes in all or 0 where the publisher does not say)."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +53,8 @@ class Fetched:
     checksum: str
 
 
-def fetch(download: Download, folder: Path, on_progress: Progress | None = None) -> Path:
+def fetch(download: Download, folder: Path, on_progress: Progress = lambda done, total: None) -> Fetched:
     """The file in this folder, fetched unless it is there with the right sum; an interrupted fetch is continued."""
-    return fetch_checked(download, folder, on_progress).path
-
-
-def fetch_checked(download: Download, folder: Path, on_progress: Progress | None = None) -> Fetched:
-    """The same, with the sum of what came, for the case that the publisher gives none."""
     target = folder / download.file
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -114,7 +107,7 @@ def _expected(download: Download, target: Path) -> str:
     raise DataError(f"{listed}: it has no sum for {download.file}; remove it and fetch again")
 
 
-def _download(download: Download, target: Path, expected: str, on_progress: Progress | None) -> Fetched:
+def _download(download: Download, target: Path, expected: str, on_progress: Progress) -> Fetched:
     """Write FILE.part while summing it, and give it its name once it is complete and right."""
     part, algorithm = target.with_name(f"{target.name}.part"), _algorithm(expected)
     digest, done = hashlib.new(algorithm), 0
@@ -131,8 +124,7 @@ def _download(download: Download, target: Path, expected: str, on_progress: Prog
                     file.write(chunk)
                     digest.update(chunk)
                     done += len(chunk)
-                    if on_progress:
-                        on_progress(done, total)
+                    on_progress(done, total)
         if done < total:
             reason = f"the connection was cut after {done:,} of {total:,} bytes"
             raise DataError(f"{target.name}: {reason}; fetch again, or {_by_hand(download, target)}")

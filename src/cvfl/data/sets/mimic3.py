@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,29 +15,27 @@ import pyarrow as pa
 import pyarrow.csv
 import torch
 
-from cvfl.data.sets.mimic3_tables import FILES, HOME, read_measurements, read_stays
+from cvfl.data.sets import Progress
+from cvfl.data.sets.mimic3_tables import HOME, TABLES, read_measurements, read_stays
 from cvfl.data.sets.mimic3_variables import CHANNELS, HIGH, LOW
 from cvfl.data.sets.timeseries import (
     Chosen,
     Grid,
     Integers,
     Measurements,
-    Progress,
+    Stays,
     carried_forward,
-    divided,
     each_word,
     hourly,
     joined,
     parsed_together,
+    read_apart,
+    read_deaths,
     standardised,
 )
-from cvfl.data.tables.spill import one_line
 from cvfl.data.tables.split import hashed, seed_key
 from cvfl.data.vertical import VerticalData
 from cvfl.errors import DataError
-from cvfl.protocol import Loss
-
-__all__ = ["FILES", "load_mimic3"]
 
 _BENCHMARK = "in-hospital-mortality"
 _HEADER = ["Hours", *(channel.name for channel in CHANNELS)]
@@ -63,37 +60,20 @@ def load_mimic3(
     features = sum(channel.features for channel in CHANNELS) + len(CHANNELS)
     if not 1 <= parties <= features:
         raise DataError(f"mimic3: {features} features cannot be divided among {parties} parties")
-    task = _read(Path(path), seed, test_share, on_progress)
-    table = _features(task.grid, task.train)
-    holdings = [list(part) for part in np.array_split(np.arange(features), parties)]
-    labels = torch.from_numpy(task.labels).to(dtype)
-    return VerticalData(
-        names=tuple(f"party{m}" for m in range(1, parties + 1)),
-        train=divided(table, holdings, task.train, dtype),
-        test=divided(table, holdings, ~task.train, dtype),
-        train_labels=labels[task.train],
-        test_labels=labels[~task.train],
-        loss=Loss.BINARY,
-    )
+    stays = _read(Path(path), seed, test_share, on_progress)
+    parts = [list(part) for part in np.array_split(np.arange(features), parties)]
+    names = [f"party{m}" for m in range(1, parties + 1)]
+    return stays.shared(_features(stays.grid, stays.train), names, parts, dtype)
 
 
-@dataclass(frozen=True)
-class _Task:
-    """Stays on the hourly grid (numbers, or codes of categories), whether they ended in death, and which train."""
-
-    grid: Grid
-    labels: Integers
-    train: Chosen
-
-
-def _read(path: Path, seed: int, test_share: float, on_progress: Progress) -> _Task:
-    """The task from whichever layout the folder has."""
+def _read(path: Path, seed: int, test_share: float, on_progress: Progress) -> Stays:
+    """The stays from whichever layout the folder has."""
     made = path / _BENCHMARK if (path / _BENCHMARK).is_dir() else path
     if any((made / part).is_dir() for part in ("train", "test")):
-        return _from_benchmark(made, on_progress)
-    if any((path / file).is_file() or (path / file).with_suffix("").is_file() for _, file in FILES):
+        return read_apart(lambda part: _read_part(made / part), "train", "test", on_progress)
+    if any((path / f"{table}{ending}").is_file() for table in TABLES for ending in (".csv", ".csv.gz")):
         return _from_tables(path, seed, test_share, on_progress)
-    tables = ", ".join(file for _, file in FILES)
+    tables = ", ".join(f"{table}.csv.gz" for table in TABLES)
     raise DataError(
         f"{path}: put {tables} of {HOME} there, for which it asks a credentialed login, "
         f"or the folder {_BENCHMARK} that mimic3-benchmarks makes of them"
@@ -111,7 +91,7 @@ def _features(grid: Grid, train: Chosen) -> Grid:
     return np.concatenate([*parts, ~np.isnan(grid)], axis=2, dtype=np.float32)
 
 
-def _from_tables(path: Path, seed: int, test_share: float, on_progress: Progress) -> _Task:
+def _from_tables(path: Path, seed: int, test_share: float, on_progress: Progress) -> Stays:
     stays = read_stays(path)
     measured = read_measurements(path, stays, on_progress)
     # Nothing can be said of a stay without a single measurement.
@@ -121,37 +101,17 @@ def _from_tables(path: Path, seed: int, test_share: float, on_progress: Progress
         raise DataError(f"{path}: CHARTEVENTS and LABEVENTS have no measurement of any of {len(stays)} stays")
     grid = hourly(Measurements(row, measured.channel, measured.hours, measured.value), len(kept), len(CHANNELS))
     _, fractions = hashed([str(stay.subject) for stay in kept], seed_key(seed))
-    return _Task(grid, np.array([stay.died for stay in kept]), fractions >= test_share)
+    return Stays(grid, np.array([stay.died for stay in kept]), fractions >= test_share)
 
 
-def _from_benchmark(path: Path, on_progress: Progress) -> _Task:
-    grids, labels = [], []
-    for part in ("train", "test"):
-        files, died = _listed(path / part)
-        measured = parsed_together(_texts(files), _parsed, _AGAIN).plausible(LOW, HIGH)
-        grids.append(hourly(measured, len(files), len(CHANNELS)))
-        labels.append(died)
-        on_progress(len(grids), 2)
-    return _Task(np.concatenate(grids), np.concatenate(labels), np.arange(sum(map(len, labels))) < len(labels[0]))
-
-
-def _listed(folder: Path) -> tuple[list[Path], Integers]:
-    """The episodes that a listfile names, and whether they ended in death."""
+def _read_part(folder: Path) -> tuple[Grid, Integers]:
+    """The episodes that a listfile of mimic3-benchmarks names, and whether they ended in death."""
     file = folder / "listfile.csv"
-    try:
-        table = pyarrow.csv.read_csv(file)
-        for column in ("stay", "y_true"):
-            if column not in table.column_names:
-                raise DataError(f"{file}: column {column} is missing; {_AGAIN}")
-        died = table["y_true"].cast(pa.int64()).to_numpy()
-    except (OSError, pa.ArrowInvalid) as error:
-        raise DataError(f"{file}: {one_line(error)}; {_AGAIN}") from None
-    names = [str(name) for name in table["stay"].to_pylist()]
+    names, died = read_deaths(file, ("stay", pa.string()), "y_true", _AGAIN)
     if twice := [name for name, times in Counter(names).items() if times > 1]:
         raise DataError(f"{file}: {twice[0]} is listed twice; {_AGAIN}")
-    if len(odd := died[(died != 0) & (died != 1)]):
-        raise DataError(f"{file}: y_true is {odd[0]} for a stay, not 0 or 1; {_AGAIN}")
-    return [folder / name for name in names], died
+    measured = parsed_together(_texts([folder / name for name in names]), _parsed, _AGAIN).plausible(LOW, HIGH)
+    return hourly(measured, len(names), len(CHANNELS)), died
 
 
 def _texts(files: Sequence[Path]) -> dict[Path, bytes]:

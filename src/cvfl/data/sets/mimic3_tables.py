@@ -22,15 +22,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from cvfl.data.sets import Progress
 from cvfl.data.sets.mimic3_variables import CHANNELS, HIGH, LOW, Channel, Source
-from cvfl.data.sets.timeseries import HOURS, Floats, Integers, Measurements, Progress, joined
+from cvfl.data.sets.timeseries import HOURS, Floats, Integers, Measurements, joined
 from cvfl.data.tables.spill import one_line
 from cvfl.errors import DataError
 
-FILES = tuple(
-    (f"https://physionet.org/files/mimiciii/1.4/{table}.csv.gz", f"{table}.csv.gz")
-    for table in ("PATIENTS", "ADMISSIONS", "ICUSTAYS", "D_ITEMS", "D_LABITEMS", "CHARTEVENTS", "LABEVENTS")
-)
+TABLES = ("PATIENTS", "ADMISSIONS", "ICUSTAYS", "D_ITEMS", "D_LABITEMS", "CHARTEVENTS", "LABEVENTS")
+FILES = "https://physionet.org/files/mimiciii/1.4/"
 HOME = "https://physionet.org/content/mimiciii/1.4/"
 _NUMBER, _WORD, _TIME = pa.float64(), pa.string(), pa.timestamp("s")
 _EVENT = {"HADM_ID": _NUMBER, "ITEMID": _NUMBER, "CHARTTIME": _TIME, "VALUENUM": _NUMBER}
@@ -151,7 +150,7 @@ def _values(channel: Channel, source: Source, events: pa.RecordBatch) -> Floats:
     """Events of one item in the channel's unit, or as codes of its categories; NaN where it is neither."""
     numbers = events["VALUENUM"].to_numpy(zero_copy_only=False)
     if not channel.categories:
-        return source.convert(numbers)
+        return source.converted(numbers)
     # Some copies of the tables lost the word that looks like a gap, but not its score of 1.
     said = [
         channel.unsaid if word is None and number == 1 else (word or "").strip()
@@ -194,14 +193,12 @@ def _file(path: Path, table: str) -> Path:
     for file in (path / f"{table}.csv", path / f"{table}.csv.gz"):
         if file.is_file():
             return file
-    raise DataError(f"{path / table}.csv.gz: no such file; {_get(path / f'{table}.csv.gz')}")
+    raise DataError(f"{file}: no such file; {_get(file)}")
 
 
 def _get(file: Path) -> str:
     """Where to get a table."""
-    table = file.name.partition(".")[0]
-    address = next(address for address, name in FILES if name == f"{table}.csv.gz")
-    return f"get it from {address}, for which {HOME} asks a credentialed login"
+    return f"get it from {FILES}{file.name.partition('.')[0]}.csv.gz, for which {HOME} asks a credentialed login"
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from cvfl.data.sets import Progress
 from cvfl.data.sets.pixels import Pixels
 from cvfl.data.vertical import VerticalData
 from cvfl.errors import DataError, suggest
@@ -31,9 +32,6 @@ from cvfl.protocol import Loss
 CLASSES = ("bathtub", "bed", "chair", "desk", "dresser", "monitor", "night_stand", "sofa", "table", "toilet")
 _FLAT = re.compile(r"(.+)_v?(\d+)\.png", re.IGNORECASE)
 _THREADS = 4
-
-Progress = Callable[[int, int], None]
-"""(images read, images in all)."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ def load_modelnet10(
     path: Path,
     parties: int = 4,
     dtype: torch.dtype = torch.float32,
-    on_progress: Progress | None = None,
+    on_progress: Progress = lambda done, total: None,
 ) -> VerticalData:
     """The publisher's split, the views of an item dealt out to the parties in order: rows of views x 1 x H x W.
 
@@ -131,7 +129,7 @@ class _ColouredError(Exception):
     """An image needs three channels."""
 
 
-def _read(items: list[_Item], on_progress: Progress | None) -> Tensor:
+def _read(items: list[_Item], on_progress: Progress) -> Tensor:
     """All images as items x views x channels x H x W bytes; one channel unless some image has colour."""
     try:
         return _stacked(items, 1, on_progress)
@@ -139,7 +137,7 @@ def _read(items: list[_Item], on_progress: Progress | None) -> Tensor:
         return _stacked(items, 3, on_progress)
 
 
-def _stacked(items: list[_Item], channels: int, on_progress: Progress | None) -> Tensor:
+def _stacked(items: list[_Item], channels: int, on_progress: Progress) -> Tensor:
     views = len(items[0].views)
     first = _pixels(items[0].views[0], channels)
     images = np.empty((len(items), views, *first.shape), np.uint8)
@@ -155,8 +153,7 @@ def _stacked(items: list[_Item], channels: int, on_progress: Progress | None) ->
     with ThreadPoolExecutor(_THREADS) as pool:
         try:
             for done, _ in enumerate(pool.map(fill, range(len(items))), start=1):
-                if on_progress:
-                    on_progress(done * views, len(items) * views)
+                on_progress(done * views, len(items) * views)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise

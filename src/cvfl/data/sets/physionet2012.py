@@ -3,6 +3,8 @@
 PATH/set-a/132539.txt   Time,Parameter,Value            one of 4,000 records for training
 PATH/Outcomes-a.txt     RecordID,…,In-hospital_death    their outcomes
 PATH/set-b/…, PATH/Outcomes-b.txt                       the same for test
+
+Who measures what is in `physionet2012_series.toml` beside this file.
 """
 
 from __future__ import annotations
@@ -16,30 +18,26 @@ import pyarrow as pa
 import pyarrow.csv
 import torch
 
+from cvfl.data.sets import Progress, shipped
 from cvfl.data.sets.timeseries import (
     Chosen,
     Grid,
     Integers,
     Measurements,
-    Progress,
     carried_forward,
     constant,
-    divided,
     each_word,
     hourly,
     parsed_together,
+    read_apart,
+    read_deaths,
     standardised,
 )
-from cvfl.data.tables.spill import one_line
 from cvfl.data.vertical import VerticalData
 from cvfl.errors import DataError, suggest
-from cvfl.protocol import Loss
 
 HOME = "https://physionet.org/content/challenge-2012/1.0.0/"
-FILES = tuple(
-    (f"https://physionet.org/files/challenge-2012/1.0.0/{file}", file)
-    for file in ("set-a.tar.gz", "set-b.tar.gz", "Outcomes-a.txt", "Outcomes-b.txt")
-)
+FILES = "https://physionet.org/files/challenge-2012/1.0.0/"
 
 
 @dataclass(frozen=True)
@@ -49,82 +47,27 @@ class Variable:
     name: str
     low: float
     high: float
-    skewed: bool = False
+    skewed: bool
 
 
-# Who measures what, nine series each, and the one fact beside them that has no mask of its own.
-_HOLDINGS: dict[str, tuple[tuple[Variable, ...], str]] = {
-    "monitor": (
-        (
-            Variable("HR", 10, 300),
-            Variable("SysABP", 30, 300),
-            Variable("DiasABP", 10, 200),
-            Variable("MAP", 20, 250),
-            Variable("NISysABP", 30, 300),
-            Variable("NIDiasABP", 10, 200),
-            Variable("NIMAP", 20, 250),
-            Variable("RespRate", 3, 80),
-            Variable("Temp", 25, 45),
-        ),
-        "Gender",
-    ),
-    "chemistry": (
-        (
-            Variable("Na", 90, 190),
-            Variable("K", 1, 12),
-            Variable("Mg", 0.1, 10),
-            Variable("HCO3", 1, 60),
-            Variable("BUN", 0, 250, skewed=True),
-            Variable("Creatinine", 0, 30, skewed=True),
-            Variable("Glucose", 5, 2000, skewed=True),
-            Variable("Albumin", 0.5, 7),
-            Variable("Cholesterol", 10, 600),
-        ),
-        "Age",
-    ),
-    "haematology": (
-        (
-            Variable("HCT", 5, 70),
-            Variable("WBC", 0, 500, skewed=True),
-            Variable("Platelets", 0, 2500, skewed=True),
-            Variable("ALP", 0, 5000, skewed=True),
-            Variable("ALT", 0, 25000, skewed=True),
-            Variable("AST", 0, 40000, skewed=True),
-            Variable("Bilirubin", 0, 80, skewed=True),
-            Variable("TroponinI", 0, 100, skewed=True),
-            Variable("TroponinT", 0, 50, skewed=True),
-        ),
-        "CardiacSurgery",
-    ),
-    "ward": (
-        (
-            Variable("GCS", 3, 15),
-            Variable("Urine", 0, 3000, skewed=True),
-            Variable("Weight", 25, 300, skewed=True),
-            Variable("FiO2", 0.2, 1),
-            Variable("SaO2", 20, 100),
-            Variable("PaO2", 15, 700, skewed=True),
-            Variable("PaCO2", 5, 150),
-            Variable("pH", 6.5, 8),
-            Variable("Lactate", 0, 40, skewed=True),
-        ),
-        "MechVent",
-    ),
-}
-_SERIES = tuple(variable for series, _ in _HOLDINGS.values() for variable in series)
+_HOLDINGS = shipped("physionet2012_series.toml")
+_SERIES = tuple(
+    Variable(name, low, high, name in held["skewed"])
+    for held in _HOLDINGS.values()
+    for name, (low, high) in held["series"].items()
+)
 _DESCRIPTORS = ("RecordID", "Age", "Gender", "Height", "ICUType")
 _PARAMETERS = (*(variable.name for variable in _SERIES), "MechVent", *_DESCRIPTORS)
 # -1 stands for an unknown descriptor; a ventilation of 0 would say as much as no record of one.
 _LOW = np.array([*(variable.low for variable in _SERIES), 1.0, *(0.0 for _ in _DESCRIPTORS)])
 _HIGH = np.array([*(variable.high for variable in _SERIES), 1.0, *(np.inf for _ in _DESCRIPTORS)])
 _CARDIAC_SURGERY_RECOVERY = 2
-_OUTCOME = ("RecordID", "In-hospital_death")
+_OUTCOME = "In-hospital_death"
 
 
 def load_physionet2012(
     path: Path,
     parties: int = 4,
-    seed: int = 0,
     dtype: torch.dtype = torch.float32,
     on_progress: Progress = lambda done, total: None,
 ) -> VerticalData:
@@ -136,31 +79,20 @@ def load_physionet2012(
     features; another number of parties shares out the same series in the same order, as evenly as they go.
 
     Series are standardised on the measured training values; a gap keeps the value before it, and starts at the mean.
-    The publisher's split is kept, so `seed` changes nothing; it is taken so that every data set is loaded alike.
+    The publisher's split is kept.
     """
-    holdings = _divided_features(parties)
-    sets = []
-    for letter in "ab":
-        sets.append(_read_set(Path(path), letter))
-        on_progress(len(sets), 2)
-    (train, train_labels), (test, test_labels) = sets
-    in_train = np.arange(len(train) + len(test)) < len(train)
-    features = _features(np.concatenate([train, test]), in_train)
-    return VerticalData(
-        names=tuple(_HOLDINGS) if parties == len(_HOLDINGS) else tuple(f"party{m}" for m in range(1, parties + 1)),
-        train=divided(features, holdings, in_train, dtype),
-        test=divided(features, holdings, ~in_train, dtype),
-        train_labels=torch.from_numpy(train_labels).to(dtype),
-        test_labels=torch.from_numpy(test_labels).to(dtype),
-        loss=Loss.BINARY,
-    )
+    parts = _divided_features(parties)
+    stays = read_apart(lambda letter: _read_set(Path(path), letter), "a", "b", on_progress)
+    names = list(_HOLDINGS) if parties == len(_HOLDINGS) else [f"party{m}" for m in range(1, parties + 1)]
+    return stays.shared(_features(stays.grid, stays.train), names, parts, dtype)
 
 
 def _divided_features(parties: int) -> list[list[int]]:
     """Places of every party's features in the order of `_features`; a series and its mask stay together."""
     units: list[tuple[int, ...]] = []
-    for m, (series, _) in enumerate(_HOLDINGS.values()):
-        units += [(i, len(_SERIES) + i) for i in range(m * len(series), (m + 1) * len(series))]
+    for m, held in enumerate(_HOLDINGS.values()):
+        own = len(held["series"])
+        units += [(i, len(_SERIES) + i) for i in range(m * own, (m + 1) * own)]
         units.append((2 * len(_SERIES) + m,))
     if not 1 <= parties <= len(units):
         raise DataError(f"physionet2012: {len(units)} series and facts cannot be divided among {parties} parties")
@@ -179,7 +111,7 @@ def _features(grid: Grid, train: Chosen) -> Grid:
     facts = constant(np.nan_to_num(standardised(known, train)))
     beside = dict(zip(("Age", "Gender", "CardiacSurgery"), np.moveaxis(facts, 2, 0), strict=True))
     beside["MechVent"] = (~np.isnan(grid[..., _PARAMETERS.index("MechVent")])).astype(np.float32)
-    return np.concatenate([values, masks, *(beside[fact][..., None] for _, fact in _HOLDINGS.values())], axis=2)
+    return np.concatenate([values, masks, *(beside[held["fact"]][..., None] for held in _HOLDINGS.values())], axis=2)
 
 
 def _read_set(path: Path, letter: str) -> tuple[Grid, Integers]:
@@ -200,7 +132,7 @@ def _read_set(path: Path, letter: str) -> tuple[Grid, Integers]:
 
 def _get(file: str) -> str:
     """Where to get a file."""
-    return next(f"get {name} from {address} (see {HOME})" for address, name in FILES if name == file)
+    return f"get {file} from {FILES}{file} (see {HOME})"
 
 
 def _check_start(file: Path, text: bytes) -> None:
@@ -244,22 +176,12 @@ def _hours(time: str) -> float:
 
 def _labels(file: Path, records: Sequence[int]) -> Integers:
     """Whether the patient of each record died in hospital."""
-    try:
-        table = pyarrow.csv.read_csv(file)
-        if missing := {*_OUTCOME} - {*table.column_names}:
-            raise DataError(f"{file}: column {min(missing)} is missing; {_get(file.name)}")
-        died = dict(zip(*(table[name].cast(pa.int64()).to_pylist() for name in _OUTCOME), strict=True))
-    except (OSError, pa.ArrowInvalid) as error:
-        raise DataError(f"{file}: {one_line(error)}; {_get(file.name)}") from None
-    if alone := set(died) ^ set(records):
+    known = dict(zip(*read_deaths(file, ("RecordID", pa.int64()), _OUTCOME, _get(file.name)), strict=True))
+    if alone := set(known) ^ set(records):
         record = min(alone)
         lacks = f"record {record} has no outcome" if record in records else f"there is no record {record}"
         raise DataError(f"{file}: {lacks} ({len(alone)} in all); {_get(file.name)} and the records again")
-    labels = [died[record] for record in records]
-    if odd := set(labels) - {0, 1}:
-        raise DataError(f"{file}: {_OUTCOME[1]} is {odd.pop()} for a record, not 0 or 1")
-    if len(set(labels)) < 2:
-        raise DataError(
-            f"{file}: {_OUTCOME[1]} is {labels[0]} for all {len(labels)} records; there is nothing to learn"
-        )
-    return np.array(labels, dtype=np.int64)
+    died = np.array([known[record] for record in records])
+    if died.min() == died.max():
+        raise DataError(f"{file}: {_OUTCOME} is {died[0]} for all {len(died)} records; there is nothing to learn")
+    return died

@@ -9,15 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cvfl.data.sets import Progress
 from cvfl.data.tables.spill import one_line
+from cvfl.data.vertical import VerticalData
 from cvfl.errors import DataError
+from cvfl.protocol import Loss
 
 HOURS = 48
 _SLACK = 1e-6  # hours that rounding may add
@@ -25,8 +30,6 @@ Floats = NDArray[np.float64]
 Grid = NDArray[np.float32]
 Integers = NDArray[np.int64]
 Chosen = NDArray[np.bool_]
-Progress = Callable[[int, int], None]
-"""How much is read so far, and in all."""
 
 
 @dataclass(frozen=True)
@@ -117,3 +120,52 @@ def divided(features: Grid, parts: Sequence[Sequence[int]], rows: Chosen, dtype:
     """The chosen rows of every party, each with its own part of the features."""
     chosen = features[rows]
     return tuple(torch.from_numpy(chosen[..., list(part)]).to(dtype) for part in parts)
+
+
+@dataclass(frozen=True)
+class Stays:
+    """Stays on the hourly grid (numbers, or codes of categories), whether they ended in death, and which train."""
+
+    grid: Grid
+    died: Integers
+    train: Chosen
+
+    def shared(
+        self, features: Grid, names: Sequence[str], parts: Sequence[Sequence[int]], dtype: torch.dtype
+    ) -> VerticalData:
+        """What the grid became, divided among parties."""
+        labels = torch.from_numpy(self.died).to(dtype)
+        return VerticalData(
+            names=tuple(names),
+            train=divided(features, parts, self.train, dtype),
+            test=divided(features, parts, ~self.train, dtype),
+            train_labels=labels[self.train],
+            test_labels=labels[~self.train],
+            loss=Loss.BINARY,
+        )
+
+
+def read_apart(read: Callable[[str], tuple[Grid, Integers]], train: str, test: str, on_progress: Progress) -> Stays:
+    """Stays that their publisher has split already: `read` gives the grid and the deaths of either part."""
+    grids, deaths = [], []
+    for part in (train, test):
+        grid, died = read(part)
+        grids.append(grid)
+        deaths.append(died)
+        on_progress(len(grids), 2)
+    return Stays(np.concatenate(grids), np.concatenate(deaths), np.arange(sum(map(len, deaths))) < len(deaths[0]))
+
+
+def read_deaths(file: Path, key: tuple[str, pa.DataType], outcome: str, remedy: str) -> tuple[list[Any], Integers]:
+    """Two columns of a CSV file: whose stay it was, and whether it ended in death."""
+    name, kind = key
+    try:
+        table = pyarrow.csv.read_csv(file)
+        if missing := [column for column in (name, outcome) if column not in table.column_names]:
+            raise DataError(f"{file}: column {missing[0]} is missing; {remedy}")
+        whose, died = table[name].cast(kind).to_pylist(), table[outcome].cast(pa.int64()).to_numpy()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DataError(f"{file}: {one_line(error)}; {remedy}") from None
+    if len(odd := died[(died != 0) & (died != 1)]):
+        raise DataError(f"{file}: {outcome} is {odd[0]} for a stay, not 0 or 1; {remedy}")
+    return whose, died

@@ -133,8 +133,10 @@ def _spill(result: CursorResult[Any], name: str, to: Path, report: Report | None
             arrays = []
             for j, types in enumerate(seen):
                 values = [row[j] for row in rows]
-                types.update(map(type, values))
-                arrays.append(pa.array([_WRITERS[type(value)](value) for value in values], pa.string()))
+                met = set(map(type, values))
+                spell = {kind: _SPELLINGS[_known(kind)] for kind in met}
+                arrays.append(pa.array([spell[type(value)](value) for value in values], pa.string()))
+                types.update(met)
             spill.add(pa.RecordBatch.from_arrays(arrays, schema=spill.schema))
     return _declared(dict(zip(columns, seen, strict=True)))
 
@@ -181,13 +183,3 @@ _SPELLINGS: dict[type, Callable[[Any], str | None]] = {
     datetime: datetime.isoformat,
     object: lambda _: "",
 }
-
-
-class _Writers(dict[type, Callable[[Any], str | None]]):
-    """The spelling of each type that is met; a subclass is spelled as what it comes from."""
-
-    def __missing__(self, kind: type) -> Callable[[Any], str | None]:
-        return self.setdefault(kind, _SPELLINGS[_known(kind)])
-
-
-_WRITERS = _Writers()

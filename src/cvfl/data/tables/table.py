@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +33,6 @@ __all__ = ["Categories", "Column", "Kind", "Table"]
 
 _BATCH_ROWS = 1 << 16
 _BUFFER = 1 << 20  # bytes of a column read at a time; without it pyarrow reads all that a row group has of it
-_INTEGER = r"^(0|-?[1-9][0-9]*)$"
 _WHOLE_FLOAT = r"^(0|-?[1-9][0-9]*)\.0$"
 
 
@@ -135,7 +134,10 @@ class Table:
 
     def ids(self, name: str) -> list[str]:
         """The ids as text: 7 and 7.0 are "7", and "007" stays as it is. Every row has one, no two the same."""
-        text = self._id_text(name)
+        text = pa.chunked_array(list(self._texts(name))).combine_chunks()
+        # Whole numbers that were floats when the file was written are there as "7.0".
+        if pc.all(pc.match_substring_regex(text, _WHOLE_FLOAT)).as_py():
+            text = pc.utf8_slice_codeunits(text, 0, -2)
         if text.null_count:
             raise DataError(
                 f"{self.name}: {text.null_count:,} of {self.rows:,} rows have no id in column {name!r} "
@@ -151,10 +153,6 @@ class Table:
                 f"(first: {repeated[0]}); keep one row each"
             )
         return ids
-
-    def id_kind(self, name: str) -> Literal["integer", "text"]:
-        """Whether all ids are whole numbers in their plain spelling; a single "007" makes them text."""
-        return "integer" if pc.all(pc.match_substring_regex(self._id_text(name), _INTEGER)).as_py() else "text"
 
     def describe(self, names: Sequence[str]) -> tuple[Column, ...]:
         """Kind, missing and distinct values of columns, for people to look at."""
@@ -229,12 +227,6 @@ class Table:
     def _texts(self, name: str) -> Iterator[pa.Array]:
         for _, array in self._chunks(name):
             yield array if is_text(array.type) else kinds.clean(kinds.as_text(array), self._missing)
-
-    def _id_text(self, name: str) -> pa.Array:
-        text = pa.chunked_array(list(self._texts(name))).combine_chunks()
-        # Whole numbers that were floats when the file was written are there as "7.0".
-        floats = pc.all(pc.match_substring_regex(text, _WHOLE_FLOAT)).as_py()
-        return pc.utf8_slice_codeunits(text, 0, -2) if floats else text
 
     def _misfit(self, name: str, what: str) -> DataError:
         advice = f'add it to `missing` or set {_key(name)} = "{Kind.CATEGORY}"'
