@@ -11,6 +11,7 @@ from pydantic import Field, field_serializer, model_validator
 
 from cvfl.compress import build
 from cvfl.data.sets.catalogue import NamedSet
+from cvfl.data.tables.address import without_password
 from cvfl.data.tables.prepare import Settings
 from cvfl.data.tables.table import Kind
 from cvfl.errors import ConfigError
@@ -116,7 +117,7 @@ class PartyConfig(Section):
     @field_serializer("url")
     def _without_password(self, url: str | None) -> str | None:
         """A password never reaches a record of the run."""
-        return url and re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)
+        return url and without_password(url)
 
 
 class PrivacyConfig(Section):

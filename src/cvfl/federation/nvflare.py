@@ -51,7 +51,7 @@ def shared_values(values: dict[str, Any]) -> dict[str, Any]:
     terms = {key: value for key, value in values.items() if key not in NOT_TERMS}
     terms["data"] = {key: value for key, value in _section(values, "data").items() if key not in NOT_TERMS_OF_DATA}
     network = {key: value for key, value in _section(values, "network").items() if key in _PATIENCE}
-    return terms | {"party": dict.fromkeys(_section(values, "party"), {}), "network": network}
+    return terms | {"party": {name: {} for name in _section(values, "party")}, "network": network}
 
 
 def _section(values: dict[str, Any], name: str) -> dict[str, Any]:

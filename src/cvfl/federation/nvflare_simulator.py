@@ -8,7 +8,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from tempfile import mkdtemp
 
 from cvfl.config.schema import RunConfig
 from cvfl.errors import CvflError
@@ -28,6 +27,7 @@ from cvfl.runs import directory as record
 from cvfl.runs.progress import Progress, progress_of
 from cvfl.runtime.nvflare import require
 from cvfl.runtime.supervisor import Supervisor
+from cvfl.scratch import Scratch
 
 _MODULE = "nvflare.private.fed.app.simulator.simulator"
 _RESULTS = Path("server", "simulate_job", "cvfl")
@@ -47,9 +47,9 @@ def train_nvflare(
     require()
     if out is not None:
         record.RunDirectory(out)  # refuses a folder that is in use before anything is computed
-    folder = Path(mkdtemp(prefix="cvfl-nvflare-"))
-    workspace, job, log = folder / "workspace", folder / "job", folder / "simulator.log"
-    try:
+    with Scratch() as scratch:
+        folder = scratch.path
+        workspace, job, log = folder / "workspace", folder / "job", folder / "simulator.log"
         names = write_job(config, name, job)
         write_site_file(config, folder / SITE_FILE)
         (workspace / "local").mkdir(parents=True)
@@ -66,8 +66,6 @@ def train_nvflare(
             out.parent.mkdir(parents=True, exist_ok=True)
             shutil.copytree(results, out, dirs_exist_ok=True)
         return RunResult(summary, history, {}, out)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _simulate(folder: Path, names: tuple[str, ...], name: str, on_round: Callable[[Progress], None]) -> int:

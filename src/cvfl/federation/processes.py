@@ -6,7 +6,6 @@ import json
 import queue
 import shutil
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -19,6 +18,7 @@ from cvfl.federation.load import row_key
 from cvfl.federation.roles import federation_names
 from cvfl.runtime.grpc.delay import DelayProxy
 from cvfl.runtime.supervisor import Supervisor
+from cvfl.scratch import Scratch
 
 OnEvent = Callable[[Mapping[str, Any]], None]
 
@@ -41,8 +41,8 @@ def train_grpc(
 
     config = load_config(path, changes)
     names = federation_names(config)
-    with tempfile.TemporaryDirectory(prefix="cvfl-") as folder, _Roles() as roles:
-        home = Path(folder)
+    with Scratch() as scratch, _Roles() as roles:
+        home = scratch.path
         make_certificates(home / "certs", ["127.0.0.1", "localhost"], names)
         shared = [*changes, f"network.certificates={home / 'certs'}"]
         if (
