@@ -1,4 +1,4 @@
-"""Errors as a user sees them: one line on standard error, exit code 2."""
+"""Errors as a user sees them: one line on standard error, exit code 2 or, for what passes by itself, 75."""
 
 from __future__ import annotations
 
@@ -9,18 +9,26 @@ from contextlib import contextmanager
 import typer
 from rich.console import Console
 
-from cvfl.errors import ConfigError, CvflError
+from cvfl.errors import ConfigError, CvflError, ExhaustedError, exhausted, plain
+
+PASSING = 75
+"""The exit code of what passes by itself, as sysexits.h has it: whoever starts the role again is right."""
 
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """Turn a cvfl error into its line and exit code 2, Ctrl-C into exit code 130."""
+    """Turn a cvfl error into its line and exit code, Ctrl-C into exit code 130."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         yield
     except CvflError as error:
-        console.print(f"error: {error}", style="red", markup=False)
-        raise typer.Exit(2) from None
+        console.print(f"error: {plain(str(error))}", style="red", markup=False)
+        raise typer.Exit(PASSING if isinstance(error, ExhaustedError) else 2) from None
+    except OSError as error:
+        if not exhausted(error):
+            raise
+        console.print(f"error: {plain(str(error))}", style="red", markup=False)
+        raise typer.Exit(PASSING) from None
     except KeyboardInterrupt:
         console.print("stopped")
         raise typer.Exit(130) from None
