@@ -47,7 +47,7 @@ class RunDisplay:
             TextColumn("{task.description:<11}"),
             BarColumn(bar_width=8),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[status]}"),
+            TextColumn("{task.fields[status]}", markup=False),
             TimeRemainingColumn(compact=True, elapsed_when_finished=True),
             console=console,
             disable=not console.is_terminal,
@@ -128,7 +128,7 @@ class StepDisplay:
         self._console, self._pace = console, Pace()
         self._bars = Progress(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=8),
             TextColumn("{task.fields[count]}"),
             TimeRemainingColumn(compact=True),

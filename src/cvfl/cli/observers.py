@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from cvfl.cli.display import MB, RunDisplay, StepDisplay
-from cvfl.errors import ConfigError
+from cvfl.errors import ConfigError, plain
 from cvfl.runs.progress import Progress, progress_of, progress_values
 
 
@@ -72,14 +72,14 @@ class Terminal(Observer):
     def wait(self, who: str, seconds: float) -> None:
         """Show a timer."""
         if self._rounds is None:
-            self.step(f"waiting for {who}", int(seconds), 0)
+            self.step(f"waiting for {plain(who)}", int(seconds), 0)
         else:
-            self._rounds.note(f"waiting for {who}, {seconds:.0f} s")
+            self._rounds.note(f"waiting for {plain(who)}, {seconds:.0f} s")
 
     def event(self, event: str, **values: Any) -> None:
         """A line that stays."""
-        text = " ".join(f"{key} {value}" for key, value in values.items())
-        self._console.print(f"{event} {text}".strip(), highlight=False)
+        text = " ".join(f"{key} {plain(str(value))}" for key, value in values.items())
+        self._console.print(f"{event} {text}".strip(), highlight=False, markup=False)
 
     def round(self, progress: Progress) -> None:
         """Show the round."""
