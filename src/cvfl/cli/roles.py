@@ -66,6 +66,8 @@ def server(
             network.on_missing,
             network.wait_limit,
             network.max_frame_mb << 20,
+            network.round_limit,
+            seen.event,
         )
         host = network.address.rpartition(":")[0]
         seen.event("listening", address=f"{host}:{carrier.port}", parties=", ".join(run.role.names))
