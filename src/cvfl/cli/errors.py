@@ -1,4 +1,4 @@
-"""Errors as a user sees them: one line on standard error, exit code 2."""
+"""Errors as a user sees them: one line on standard error, exit code 2 or, for what passes by itself, 75."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from contextlib import contextmanager
 import typer
 from rich.console import Console
 
-from cvfl.errors import ConfigError, CvflError
+from cvfl.errors import ConfigError, CvflError, ExhaustedError, exhausted, plain
+
+PASSING = 75
+"""The exit code of what passes by itself, as sysexits.h has it: whoever starts the role again is right."""
 
 
 class Ended(KeyboardInterrupt):
@@ -27,14 +30,19 @@ def _end(number: int, _: object) -> None:
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """Turn a cvfl error into its line and exit code 2; Ctrl-C and signals that end it into "stopped" and their code."""
+    """Turn a cvfl error into its line and exit code; Ctrl-C and signals that end it into "stopped" and their code."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         with _signals():
             yield
     except CvflError as error:
-        console.print(f"error: {error}", style="red", markup=False)
-        raise typer.Exit(2) from None
+        console.print(f"error: {plain(str(error))}", style="red", markup=False)
+        raise typer.Exit(PASSING if isinstance(error, ExhaustedError) else 2) from None
+    except OSError as error:
+        if not exhausted(error):
+            raise
+        console.print(f"error: {plain(str(error))}", style="red", markup=False)
+        raise typer.Exit(PASSING) from None
     except KeyboardInterrupt as error:
         console.print("stopped")
         number = error.number if isinstance(error, Ended) else signal.SIGINT

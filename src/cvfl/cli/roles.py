@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 from rich.console import Console
 
@@ -17,8 +18,11 @@ from cvfl.config.files import load_config
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
 from cvfl.federation.roles import PartyRun, ServerRun
+from cvfl.protocol import Loss
+from cvfl.protocol.metrics import evaluate
 from cvfl.runs.directory import RunDirectory
 from cvfl.runtime import one_thread_a_role
+from cvfl.runtime.descriptors import claim_descriptors
 
 Config = Annotated[Path, typer.Argument(help="Configuration file (TOML).")]
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key; repeat for more.")]
@@ -49,10 +53,12 @@ def server(
     """
     console = Console(highlight=False)
     with one_line(), observed(console, config.stem, log_json, tensorboard) as seen, one_thread_a_role():
+        claim_descriptors()
         with extra("grpc"):
             from cvfl.runtime.grpc.server import FederationServer  # noqa: PLC0415  an extra
 
         settings = load_config(config, change or [])
+        _load_ahead()
         target = out or free_path(Path("runs") / f"{config.stem}-{settings.seed}")
         RunDirectory(target)  # refuses it now rather than after the last round
         folder, network = state or _state(config, "server"), settings.network
@@ -64,6 +70,8 @@ def server(
             network.on_missing,
             network.wait_limit,
             network.max_frame_mb << 20,
+            network.round_limit,
+            seen.event,
         )
         host = network.address.rpartition(":")[0]
         seen.event("listening", address=f"{host}:{carrier.port}", parties=", ".join(run.role.names))
@@ -90,6 +98,7 @@ def party(
     """
     console = Console(highlight=False)
     with one_line(), ExitStack() as stack, observed(console, name, log_json, None) as seen, one_thread_a_role():
+        claim_descriptors()
         with extra("grpc"):
             from cvfl.runtime.grpc.party import attend  # noqa: PLC0415  an extra
 
@@ -118,6 +127,13 @@ def party(
 def _state(config: Path, role: str) -> Path:
     """Beside the configuration file, so that it is found again from any folder."""
     return config.absolute().parent / "state" / config.stem / role
+
+
+def _load_ahead() -> None:
+    """Load what PyTorch and scikit-learn load at their first use: while strangers connect, a file may not be opened."""
+    weight = torch.zeros(1, requires_grad=True)
+    torch.optim.Adam([weight]).step()
+    evaluate(Loss.BINARY, torch.zeros(2), torch.tensor([0.0, 1.0]))
 
 
 def _identity(config: RunConfig, name: str, insecure: bool):  # type: ignore[no-untyped-def]

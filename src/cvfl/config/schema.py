@@ -177,6 +177,8 @@ class NetworkConfig(Section):
     """Wait for a party that is gone, or stop the run."""
     wait_limit: float = Field(default=3600.0, gt=0)
     """Seconds to wait for others before giving up."""
+    round_limit: float = Field(default=600.0, gt=0)
+    """Seconds without any progress after which the party that is awaited is disconnected, as if it had left."""
     checkpoint_every: int = Field(default=10, ge=1)
     """Rounds between two checkpoints."""
     max_frame_mb: int = Field(default=256, ge=1, le=1024)

@@ -109,6 +109,11 @@ class Link:
         """Whether what comes up may still be of a session that is over."""
         return self.phase in (Phase.WAITING, Phase.RECALLED)
 
+    @property
+    def owes(self) -> bool:
+        """Whether the party has something to say now."""
+        return any(phase is self.phase and way is UP and self.seat.allows(kind, way) for phase, kind, way in TABLE)
+
     def take(self, message: Anything, who: str) -> None:
         """Move on by a message that came from `who`, or refuse it."""
         if not self._moves(message, DOWN if self._sends is UP else UP):

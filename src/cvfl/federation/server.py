@@ -9,6 +9,7 @@ The rounds themselves are in runtime/round.py, what may be said when in handshak
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -86,6 +87,7 @@ class ServerRole:
         self._have: dict[int, Have] = {}
         self._settled: dict[int, list[int]] = {}
         self._alignment: AlignmentServer | None = None
+        self._taken: Counter[int] = Counter()
         if self._setup.rounds():
             known = self._setup.load(0)
             self._belongs_to(known["run"])
@@ -104,6 +106,16 @@ class ServerRole:
     def missing(self) -> list[str]:
         """Parties that are not here."""
         return [name for m, name in enumerate(self.names, start=1) if m not in self._links]
+
+    @property
+    def awaited(self) -> dict[int, int]:
+        """Parties from whom a message is due, with how many of theirs have counted."""
+        return {m: self._taken[m] for m, link in sorted(self._links.items()) if link.owes}
+
+    @property
+    def reached(self) -> int:
+        """Rounds that have ever been over."""
+        return self.rounds.reached
 
     def join(self, frame: Bytes, name: str | None = None) -> tuple[int, Replies]:
         """A party's first frame: who it is, and what is to be said when everyone is here.
@@ -145,6 +157,7 @@ class ServerRole:
         if (sender := getattr(message, "m", m)) != m:
             raise RemoteProtocolError(f"{self.names[m - 1]}: a message in the name of role {sender}")
         link.take(message, self.names[m - 1])
+        self._taken[m] += 1
         return self._answer(m, message, frame)
 
     def _answer(self, m: int, message: Anything, frame: Bytes) -> Replies:

@@ -14,17 +14,19 @@ import hashlib
 import json
 import os
 import re
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
-from cvfl.errors import OutputError, writing
+from cvfl.errors import ExhaustedError, OutputError, exhausted, writing
+from cvfl.runtime.descriptors import with_descriptor
 
 _NAME = re.compile(r"round-(\d{8,})\.safetensors")
 KEEP = 3
@@ -54,7 +56,7 @@ class Checkpoints:
         metadata = {"state": text, "of": self.of, "sha256": _digest(self.of + text, tensors)}
         partial = self._path(t0).with_suffix(".partial")
         try:
-            with partial.open("wb") as file:
+            with with_descriptor(lambda: partial.open("wb")) as file:
                 file.write(save(tensors, metadata))
                 file.flush()
                 os.fsync(file.fileno())
@@ -63,7 +65,8 @@ class Checkpoints:
         except OSError as error:
             with contextlib.suppress(OSError):
                 partial.unlink()
-            raise CheckpointError(
+            kind = ExhaustedError if exhausted(error) else CheckpointError
+            raise kind(
                 f"{self.folder}: the checkpoint of round {t0} cannot be written ({error.strerror}); older ones stay"
             ) from None
         self._forget(keep_through=t0)
@@ -85,7 +88,8 @@ class Checkpoints:
             self._path(old).unlink(missing_ok=True)
 
     def _numbers(self) -> list[int]:
-        return sorted(int(match[1]) for path in self.folder.glob("round-*") if (match := _NAME.fullmatch(path.name)))
+        names = with_descriptor(lambda: os.listdir(self.folder) if self.folder.exists() else [])
+        return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
 
     def check_none(self) -> None:
         """Refuse checkpoints of which it is not known what they are of."""
@@ -100,14 +104,19 @@ class Checkpoints:
 
     def _read(self, t0: int) -> dict[str, Any] | None:
         try:
-            with safe_open(self._path(t0), framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  not a mapping
+            data = with_descriptor(self._path(t0).read_bytes)
+            tensors = load(data)
+            (length,) = struct.unpack_from("<Q", data)  # of the header, which `load` has found to be whole
+            metadata = json.loads(data[8 : 8 + length])["__metadata__"]
             text, of = metadata["state"], metadata["of"]
             if metadata["sha256"] != _digest(of + text, tensors):
                 return None
             state: dict[str, Any] = _restored(json.loads(text), tensors)
-        except (OSError, SafetensorError, KeyError, ValueError, RuntimeError):
+        except OSError as error:
+            if exhausted(error):  # it may be whole, and what counts as absent is forgotten
+                raise ExhaustedError(f"{self._path(t0)}: cannot be read: {error.strerror}") from None
+            return None
+        except (SafetensorError, KeyError, ValueError, RuntimeError):
             return None
         if of != self.of:
             raise CheckpointError(f"{self._path(t0)}: a checkpoint of {of}, not of {self.of}; bring the right one back")
@@ -164,7 +173,7 @@ def _restored(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 def _sync(folder: Path) -> None:
     """Bring a folder's entries to the disk, where the system can."""
     with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
+        handle = with_descriptor(lambda: os.open(folder, os.O_RDONLY))
         try:
             os.fsync(handle)
         finally:

@@ -37,6 +37,10 @@ class Identity(privacy.Identity):
         return grpc.ssl_channel_credentials(self.ca, self.key, self.certificate)
 
 
+HANDSHAKE, IDLE = 10.0, 60.0
+"""Seconds that a peer has for its handshake, and that a connection without a stream is kept."""
+
+
 def options(max_frame: int = MAX_FRAME) -> list[tuple[str, int]]:
     """Limits and keepalive of a connection: a silent peer is noticed within half a minute."""
     return [
@@ -48,6 +52,15 @@ def options(max_frame: int = MAX_FRAME) -> list[tuple[str, int]]:
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.so_reuseport", 0),
+    ]
+
+
+def server_options(max_frame: int) -> list[tuple[str, int]]:
+    """Those of the server: a peer that takes a connection and does nothing with it does not keep it."""
+    return [
+        *options(max_frame),
+        ("grpc.server_handshake_timeout_ms", int(1000 * HANDSHAKE)),
+        ("grpc.max_connection_idle_ms", int(1000 * IDLE)),
     ]
 
 
@@ -78,4 +91,5 @@ __all__ = [
     "grpc",
     "options",
     "peer_name",
+    "server_options",
 ]

@@ -6,7 +6,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.signal import Signal
 
-from cvfl.errors import CvflError
+from cvfl.errors import CvflError, plain
 from cvfl.runtime.nvflare.conduct import conduct
 from cvfl.runtime.nvflare.messaging import asker
 from cvfl.runtime.nvflare.place import Roles, place_of
@@ -41,5 +41,6 @@ class ServerController(Controller):  # type: ignore[misc]
                 duty.finish()
                 self.log_info(fl_ctx, "the run is over")
         except CvflError as error:
-            roles.failed(place, str(error))
-            self.system_panic(str(error), fl_ctx)
+            line = plain(str(error))  # it may quote a party
+            roles.failed(place, line)
+            self.system_panic(line, fl_ctx)
