@@ -106,10 +106,10 @@ def test_a_state_that_is_lost_later_makes_nobody_else_give_up_its_own(role: str,
     with pytest.raises(RemoteProtocolError, match=r"has kept .* begin anew with --restart at every role"):
         loop.run()
     assert {name: loop.kept(name) for name in others} == before
+    loop.close()
     shutil.rmtree(place, ignore_errors=True)
     shutil.move(tmp_path / "lost", place)
-    loop.kill_all()
-    same(loop.run(), in_process(config))
+    same(Loop(config, tmp_path / "loop").run(), in_process(config))
 
 
 def test_begun_anew_by_all_the_old_state_is_put_aside(tmp_path: Path) -> None:

@@ -169,7 +169,8 @@ def seen() -> Seen:
 def goes_along(federation: Threads, name: str, ends: Callable[[Any], bool]) -> Puppet:
     """A puppet that does as the party would until it hears the message after which it is silent."""
     puppet = Puppet(federation.address, federation.identity(name))
-    party = PartyRun(federation.config, name, federation.folder / "puppet", federation.stack)
+    folder, identity = federation.folder / "puppet", federation.identity(name)
+    party = PartyRun(federation.config, name, folder, federation.stack, identity=identity)
     puppet.say(party.role.hello())
     while (frame := puppet.hear(30)) is not None and not ends(read_frame(frame)):
         for reply in party.role.receive(frame):

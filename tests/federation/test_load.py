@@ -325,7 +325,7 @@ ADDRESSES = {
     "postgresql://me@corp:hunter2@host/db": "postgresql://***:***@host/db",
     "postgresql://:hunter2@host/db": "postgresql://:***@host/db",
     "mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BPWD%3Dhunter2": "mssql+pyodbc:///?odbc_connect=***",
-    "sqlite:///people@home.db": "sqlite:///people@home.db",
+    "sqlite:///people@home.db": "sqlite:///people%40home.db",
     "postgresql://me:hunter2@host:no-port/db": "postgresql://***",
     "hunter2": "***",
 }

@@ -31,6 +31,7 @@ from cvfl.data.sets.catalogue import READERS
 from cvfl.errors import ConfigError, writing
 from cvfl.federation.roles import PartyRun, ServerRun, federation_names
 from cvfl.federation.terms import NOT_TERMS, NOT_TERMS_OF_DATA
+from cvfl.privacy.identity import Identity
 from cvfl.runs.progress import Progress, progress_values
 from cvfl.runtime.nvflare.place import Place
 
@@ -184,7 +185,8 @@ class PartyJob:
 
     def __post_init__(self) -> None:
         self.folder, self._stack = _clean(run_folder(self.place.root, self.name)), ExitStack()
-        self._run = PartyRun(self.config, self.place.site, self.folder / "state", self._stack)
+        identity = _identity(self.place.root / "startup")
+        self._run = PartyRun(self.config, self.place.site, self.folder / "state", self._stack, identity=identity)
         self.role = self._run.role
 
     def finish(self) -> None:
@@ -194,6 +196,12 @@ class PartyJob:
     def close(self) -> None:
         """Close the table."""
         self._stack.close()
+
+
+def _identity(startup: Path) -> Identity | None:
+    """The certificate that FLARE has given the site; a simulation has none."""
+    files = [startup / name for name in ("rootCA.pem", "client.crt", "client.key")]
+    return Identity.read(*files) if all(path.exists() for path in files) else None
 
 
 def _clean(folder: Path) -> Path:
