@@ -322,8 +322,7 @@ class InTheMiddle(Loop):
     def start(self, role: str) -> None:
         super().start(role)
         if role != SERVER:
-            ring = self.parties[role].role._keyring
-            self.parties[role].role._keyring = replace(ring, identity=identity(self.certs, role))
+            self.parties[role].role.identity = identity(self.certs, role)
 
     def _serve(self, name: str, kind: str, frame: bytes) -> None:
         message = read_frame(frame) if kind == "frame" else None

@@ -103,8 +103,9 @@ def party(
             from cvfl.runtime.grpc.party import attend  # noqa: PLC0415  an extra
 
         settings = load_config(config, change or [])
-        folder, network, identity = state or _state(config, name), settings.network, _identity(settings, name, insecure)
-        run = PartyRun(settings, name, folder, stack, seen.step, identity, restart)
+        folder, network = state or _state(config, name), settings.network
+        run = PartyRun(settings, name, folder, stack, seen.step, restart=restart)
+        run.role.identity = identity = _identity(settings, name, insecure)
 
         def on_frame() -> None:
             if run.role.party is not None:

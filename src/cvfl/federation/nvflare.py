@@ -43,7 +43,7 @@ CLASSES = (CONTROLLER, EXECUTOR, ROLES)
 """What a site must allow FLARE to build."""
 SITE_VARIABLE = "CVFL_SITE_FILE"
 """Names the site's file where there is another one than in its folder; a job cannot set it."""
-_PATIENCE = {"checkpoint_every", "wait_limit"}
+_PATIENCE = {"checkpoint_every", "wait_limit", "round_limit"}
 _log = logging.getLogger(__name__)
 
 
@@ -159,7 +159,8 @@ class ServerJob:
     def __post_init__(self) -> None:
         self.folder = _clean(run_folder(self.place.root, self.name))
         self._run = ServerRun(self.config, self.name, self.folder / "state", self._show)
-        self.role, self.patience = self._run.role, self.config.network.wait_limit
+        network = self.config.network
+        self.role, self.limits = self._run.role, (network.wait_limit, network.round_limit)
 
     def finish(self) -> None:
         """Write the run directory among the job's results, which the one who submitted it can download."""

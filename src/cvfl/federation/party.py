@@ -78,8 +78,7 @@ class PartyRole:
         self._checkpoints = Checkpoints(folder / "checkpoints", self._of)
         tables = isinstance(rows, TableRows)
         self._link = Link(Direction.UP, Seat(rows.m == 1, offer.label, tables))
-        pins = {name: section.fingerprint for name, section in rows.config.party.items()}
-        self._keyring = Keyring(rows.names, digest_of(terms), identity, pins)
+        self.identity = identity
         self._has_keys = tables or rows.keyed
         self._key: SessionKey | None = None
         self._secrets: PairSecrets | None = None
@@ -100,6 +99,11 @@ class PartyRole:
             self._end_again(known["end"])
         else:
             self._checkpoints.check_none()
+
+    @property
+    def _keyring(self) -> Keyring:
+        pins = {name: section.fingerprint for name, section in self.rows.config.party.items()}
+        return Keyring(self.rows.names, digest_of(self.terms), self.identity, pins)
 
     @property
     def _of(self) -> str:

@@ -24,6 +24,7 @@ from typing import Any
 from cvfl.errors import ConfigError, writing
 from cvfl.federation.terms import digest_of
 
+LOCK = "lock"
 SECRET = 32
 """Bytes of a secret."""
 
@@ -33,9 +34,11 @@ class State:
 
     def __init__(self, folder: Path, terms: dict[str, Any], restart: bool = False) -> None:
         self.folder, self.path = folder, folder / digest_of(terms)
+        if folder.is_dir() and any(folder.iterdir()) and not (folder / LOCK).exists():
+            raise ConfigError(f"{folder} holds other things than the state of a role; choose another --state")
         with writing(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.close = weakref.finalize(self, os.close, lock)
         """Let others use the folder."""
         try:

@@ -37,7 +37,7 @@ class ServerController(Controller):  # type: ignore[misc]
                 raise CvflError(f"{missing[0]} is no site of this job ({', '.join(sites)})")
             self.log_info(fl_ctx, f"the parties are {', '.join(duty.role.names)}")
             ask = asker(engine.get_cell(), job, sites)
-            if conduct(duty.role, ask, lambda: bool(abort_signal.triggered), duty.patience):
+            if conduct(duty.role, ask, lambda: bool(abort_signal.triggered), *duty.limits):
                 duty.finish()
                 self.log_info(fl_ctx, "the run is over")
         except CvflError as error:
