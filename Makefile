@@ -9,7 +9,7 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 # The wheel is tried in an environment of its own, outside the checkout's.
 TRIAL  := build/trial
 
-.PHONY: demo test test-slow check wheel bench docs setup clean
+.PHONY: demo test test-slow test-chaos check wheel bench docs setup clean
 
 demo: $(VENV)/.core
 	$(BIN)/cvfl demo
@@ -18,7 +18,11 @@ test: setup
 	$(BIN)/pytest -n 2
 
 test-slow: setup
-	$(BIN)/pytest -n 2 -m slow
+	$(BIN)/pytest -n 2 -m "slow and not chaos"
+
+# A thousand kills in fifty runs of real processes; CVFL_CHAOS=10-19 does some of them.
+test-chaos: setup
+	$(BIN)/pytest -m chaos tests/conformance/test_chaos.py
 
 check: setup
 	$(BIN)/ruff check .

@@ -9,9 +9,10 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from cvfl.errors import CvflError
 from cvfl.federation.nvflare import CONTROLLER, EXECUTOR, JOB_FILE, write_job_folder
@@ -75,11 +76,15 @@ class EchoServer:
     """Sends a payload to all parties, waits for all answers, and so on: its own role and duty."""
 
     def __init__(self, place: Place, names: tuple[str, ...], sizes: Sequence[int], rounds: int) -> None:
-        self.names, self.patience, self.done = names, 60.0, False
+        self.names, self.limits, self.done = names, (60.0, 600.0), False
         self._place, self._rounds = place, rounds
         self._payloads = [bytes(size) for size in sizes for _ in range(_WARM + rounds)]
         self._missing, self._sent, self._began = len(names), 0, 0.0
         self._seconds: list[float] = []
+
+    missing: Sequence[str] = ()
+    awaited: Mapping[int, int] = MappingProxyType({})
+    reached = 0
 
     @property
     def role(self) -> EchoServer:

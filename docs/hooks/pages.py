@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 SHOWN = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
-    "SECURITY.md": "security.md",
+    "SECURITY.md": "reporting.md",
     "benchmarks/README.md": "benchmarks.md",
     "README.md": "index.md",
 }

@@ -4,18 +4,21 @@
      ├── ConfigError                the configuration: names the key
      ├── DataError                  the data: names the table, party or column
      ├── OutputError                a file or folder that cannot be written
+     ├── ExhaustedError             the machine lacks something for now, such as file descriptors
      ├── CompressError              a tensor that a compressor refuses: names the party
      ├── DecodeError                bytes that are not a valid packet, frame or message
      └── ProtocolError              a message at the wrong time or of the wrong shape
           ├── LocalProtocolError    this role was driven wrongly
           └── RemoteProtocolError   the peer sent what the protocol does not allow
 
-A user sees one line and exit code 2 for any of them; anything else is a bug and shows its traceback.
+A user sees one line for any of them, and exit code 2; 75 for ExhaustedError, which a restart may mend. Anything else is
+a bug and shows its traceback.
 """
 
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +38,10 @@ class DataError(CvflError):
 
 class OutputError(CvflError):
     """A file or folder cannot be written: no right, no room, no disk."""
+
+
+class ExhaustedError(CvflError):
+    """The machine has no file descriptor left: it passes, and a role that is started again goes on."""
 
 
 class CompressError(CvflError):
@@ -64,10 +71,22 @@ def suggest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else f" (known: {', '.join(options)})"
 
 
+def plain(text: str, most: int = 2000) -> str:
+    """A peer's text as it may be shown: in one line, not too long, and without characters that steer a terminal."""
+    shown = text if len(text) <= most else f"{text[:most]}..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
+
+
 @contextmanager
 def writing(place: Path) -> Iterator[None]:
     """Say in one line what cannot be written."""
     try:
         yield
     except OSError as error:
-        raise OutputError(f"{place}: cannot be written: {error.strerror}") from None
+        kind = ExhaustedError if exhausted(error) else OutputError
+        raise kind(f"{place}: cannot be written: {error.strerror}") from None
+
+
+def exhausted(error: OSError) -> bool:
+    """Whether it is for lack of file descriptors, of this process or of the machine."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)

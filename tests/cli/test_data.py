@@ -121,7 +121,7 @@ def test_a_database_is_a_party_like_any_other(folder):
         ),
         (
             ["--party", "bank=bank.csv", "--id", "country", "--label", "bank.y"],
-            "1 of 1 ids in column 'country' appear twice or more (first: DE)",
+            "1 of 1 ids in column 'country' appear twice or more (first: rows 1 and 2)",
         ),
         (["--party", "bank=bank.csv", "--id", "ID", "--label", "bank.country"], "label 'country' has only 'DE'"),
         (["--party", "bank=bank.csv", "--label", "bank.y"], "--id is missing: id column (in every table: "),

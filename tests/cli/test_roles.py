@@ -49,7 +49,7 @@ def test_help_shows_an_example(command: str) -> None:
     assert f"cvfl {command} " in output.split("Example:")[1]
 
 
-@pytest.mark.parametrize("arguments", [("certs",), ("certs", "x"), ("server",), ("party", "fed.toml"), ("party",)])
+@pytest.mark.parametrize("arguments", [("certs",), ("server",), ("party", "fed.toml"), ("party",)])
 def test_what_must_be_given(arguments: tuple[str, ...], folder: Path) -> None:
     code, output = call(*arguments)
     assert code == 2
@@ -73,7 +73,9 @@ def test_certificates_are_made(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("certs", "new", "--server", "x", "--party", "server"), "every role needs a name of its own"),
+        (("certs", "new"), "say for whom: --server HOST, --party NAME, or both"),
+        (("certs", "new", "--server", "x", "--party", "server"), "'server' is no name for a party"),
+        (("certs", "certs", "--party", "bank"), "certs/bank.crt or its key is there already; --force replaces both"),
         (("certs", "fed.toml", "--server", "x", "--party", "bank"), "fed.toml: cannot be written: File exists"),
         (("certs", "new", "--server", "a b", "--party", "bank"), "'a b' is no name"),
         (("server", "fed.tml"), "fed.tml: no such file"),
@@ -93,7 +95,7 @@ def test_certificates_are_made(folder: Path) -> None:
         ),
         (
             ("party", "fed.toml", "--name", "shop", *CERTS),
-            "'shop' is no party of this data set (hospital, bank)",
+            "'shop' is no party of this federation (hospital, bank)",
         ),
         (("server", "fed.toml", "--set", "network.on_missing=perhaps"), "network.on_missing"),
         (("server", "fed.toml", "--set", "network.wait_limit=0"), "network.wait_limit"),

@@ -124,5 +124,5 @@ def test_a_compressor_of_its_own_is_no_term_but_told(tmp_path: Path) -> None:
     ours, theirs = settings(), settings(party={"bank": {"compressor": "auto"}})
     server = ServerRun(ours, "test", tmp_path).role
     offer = offer_of(theirs, "bank")
-    assert offer["compressor"] == "auto"
+    assert offer.compressor == "auto"
     assert server.join(encode_control(Hello(name="bank", terms=terms_of(theirs), offer=offer), 0), "bank") == (2, [])

@@ -168,6 +168,7 @@ def write_tables(folder: Path, unlabelled: tuple[int, ...] = (), aligned: bool =
     label = ["" if i in unlabelled else ("overdue" if late[i] else "settled") for i in range(PEOPLE)]
     bank = [[f"person-{i:04d}", age[i], income[i], label[i]] for i in range(PEOPLE)]
     shop = [[f"person-{i:04d}", city[i], basket[i]] for i in range(PEOPLE)]
+    (folder / "row_secret").write_bytes(b"what the parties agreed on")
     if not aligned:
         bank, shop = bank[:75], shop[:14:-1]
     for name, header, rows in (("bank", ["ID", "age", "income", "y"], bank), ("shop", ["ID", "city", "basket"], shop)):
@@ -178,7 +179,7 @@ def write_tables(folder: Path, unlabelled: tuple[int, ...] = (), aligned: bool =
 def table_settings(folder: Path, data: Mapping[str, Any] | None = None, **changes: Any) -> RunConfig:
     """A configuration for `write_tables`."""
     party = {
-        "bank": {"table": str(folder / "bank.csv"), "label": "y"},
+        "bank": {"table": str(folder / "bank.csv"), "label": "y", "row_secret": str(folder / "row_secret")},
         "shop": {"table": str(folder / "shop.csv")},
     }
     section = {"id": "ID"} | dict(data or {})

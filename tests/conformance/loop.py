@@ -26,6 +26,7 @@ class Loop:
 
     def __init__(self, config: RunConfig, folder: Path, order: random.Random | None = None) -> None:
         self.config, self.folder, self.order = config, folder, order
+        self.restart = False
         self.names = federation_names(config)
         self.stack = ExitStack()
         opened.append(self.stack)
@@ -42,14 +43,18 @@ class Loop:
     def start(self, role: str) -> None:
         """Start a role in a fresh memory, with what is in its folder."""
         if role == SERVER:
-            self.server = ServerRun(self.config, "test", self.folder / SERVER)
+            if self.parties:
+                self.server.close()
+            self.server: ServerRun = ServerRun(self.config, "test", self.folder / SERVER, restart=self.restart)
             self.present.clear()
             for name in self.names:
                 self.up[name].clear()
                 if name in self.parties:
                     self._call(name)
             return
-        self.parties[role] = PartyRun(self.config, role, self.folder / role, self.stack)
+        if role in self.parties:
+            self.parties[role].close()
+        self.parties[role] = PartyRun(self.config, role, self.folder / role, self.stack, restart=self.restart)
         self._call(role)
 
     def _call(self, name: str) -> None:
@@ -83,6 +88,26 @@ class Loop:
         """End all roles, and start them again."""
         for role in (*self.names, SERVER):
             self.kill(role)
+
+    def restart_all(self) -> None:
+        """End all roles, and start them with --restart."""
+        self.restart = True
+        self.kill_all()
+        self.restart = False
+
+    def state(self, role: str) -> Path:
+        """Where a role has its state now."""
+        return (self.server if role == SERVER else self.parties[role]).state.path
+
+    def kept(self, role: str) -> list[int]:
+        """The rounds that a role can go back to."""
+        return self.server.role.rounds.kept() if role == SERVER else self.parties[role].role._checkpoints.rounds()
+
+    def close(self) -> None:
+        """Let other roles have the state."""
+        self.server.close()
+        for run in self.parties.values():
+            run.close()
 
     @property
     def over(self) -> bool:

@@ -28,7 +28,7 @@ class Processes:
         self.folder = folder
         self.path = config if isinstance(config, Path) else write_config(folder / "fed.toml", config)
         self.names = tuple(names or federation_names(load_config(self.path)))
-        make_certificates(folder / "certs", ["127.0.0.1"], self.names)
+        make_certificates(folder / "certs", ["127.0.0.1"], self.names, force=True)
         self.address = f"127.0.0.1:{free_port()}"
         self.children: dict[str, subprocess.Popen[bytes]] = {}
         self.environment: dict[str, str] = {}

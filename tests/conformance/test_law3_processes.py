@@ -45,6 +45,7 @@ def test_a_party_killed_when_it_should_hear_the_end(tmp_path: Path) -> None:
             puppet.vanish()
             time.sleep(0.7)
             assert federation._threads[SERVER].is_alive()
+            bank.close()
             federation.start("bank")
             same(federation.outcome(), in_process(config))
 
@@ -121,9 +122,12 @@ def test_processes_that_are_killed_and_interrupted(tmp_path: Path) -> None:
         assert roles.interrupt(SERVER) == 130
         for role in ("bank", SERVER):
             assert [line for line in roles.errors(role).splitlines() if line == "stopped"] == ["stopped"]
-            assert (tmp_path / "state" / role / "checkpoints").exists()
+            assert list((tmp_path / "state" / role).glob("*/checkpoints"))
             roles.start(role)
         same(roles.outcome(120), in_process(config))
+    left = [path for folder in ("run", "models") for path in (tmp_path / folder).rglob("*")]
+    assert len(left) > 8
+    assert [path for path in left if path.stat().st_mode & 0o077] == []  # for the user alone
     said = b"".join(path.read_bytes() for path in tmp_path.glob("*.out"))
     said += b"".join(path.read_bytes() for path in tmp_path.glob("*.err"))
     assert b"debugging is on" in said

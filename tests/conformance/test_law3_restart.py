@@ -153,7 +153,7 @@ def test_a_server_that_is_restarted_after_the_end_needs_no_party(tmp_path: Path)
         loop.step()
     for party in loop.parties.values():
         party.finish(tmp_path / "models")
-        assert not party.state.exists()
+        assert not party.state.path.exists()
     loop.start(SERVER)
     assert loop.server.role.done
     result = loop.server.finish(tmp_path / "run")

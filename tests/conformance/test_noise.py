@@ -28,7 +28,6 @@ from cvfl.federation.train import train
 from cvfl.protocol import Loss, Party
 from cvfl.rng import stream
 from cvfl.runtime import Meter, rounds
-from cvfl.runtime.checkpoint import Checkpoints
 from cvfl.wire import Embedding, Evaluation, Message, decode, encode
 from cvfl.wire.control import Hello, encode_control
 from cvfl.wire.frame import kind_of
@@ -148,12 +147,12 @@ def expected(config: RunConfig) -> Outcome:
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parties of roles that draw the secrets which `expected` is given."""
+    """Parties that have the secrets which `expected` is given."""
 
-    def party(config: RunConfig, name: str, folder: Path, stack: ExitStack) -> PartyRun:
-        made = PartyRun(config, name, folder, stack)
-        made.role.new_secret = lambda: SECRETS[name]
-        return made
+    def party(config: RunConfig, name: str, folder: Path, stack: ExitStack, **options: Any) -> PartyRun:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "noise.secret").write_bytes(SECRETS[name])
+        return PartyRun(config, name, folder, stack, **options)
 
     monkeypatch.setattr("conformance.loop.PartyRun", party)
     monkeypatch.setattr("conformance.threads.PartyRun", party)
@@ -280,9 +279,8 @@ def test_the_secret_is_in_the_state_and_nowhere_else(tmp_path: Path) -> None:
         frames += [frame for name in loop.names for _, frame in loop.up[name]]
         frames += [frame for name in loop.names for frame in loop.down[name]]
         for name in loop.names:
-            setup = Checkpoints(tmp_path / name / "setup")
             if loop.parties[name].role.party is not None:
-                known.add(setup.load(0)["noise secret"])
+                known.add((tmp_path / name / "noise.secret").read_bytes())
     assert len(known) == 2
     assert all(len(secret) == 32 for secret in known)
     loop.outcome()

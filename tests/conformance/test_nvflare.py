@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import ssl
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,11 +26,13 @@ from cvfl.cli.nvflare_job import nvflare_job, nvflare_site
 from cvfl.config.files import load_config
 from cvfl.config.schema import PrivacyConfig, RunConfig
 from cvfl.errors import ConfigError, CvflError
-from cvfl.federation.nvflare import CLASSES, PROGRESS_FILE, ROLES, write_job
+from cvfl.federation.nvflare import CLASSES, PROGRESS_FILE, ROLES, _settings, write_job
 from cvfl.federation.nvflare_simulator import train_nvflare
+from cvfl.federation.roles import PartyRun
 from cvfl.federation.train import train
 from cvfl.rng import stream
 from cvfl.runs.progress import Progress
+from cvfl.runtime.nvflare.place import Place
 from cvfl.runtime.nvflare.provisioned import LocalFederation
 
 needs_flare = pytest.mark.skipif(find_spec("nvflare") is None, reason="needs: pip install 'cvfl[nvflare]'")
@@ -39,21 +44,22 @@ SHARED = """
 rounds = {rounds}
 batch_size = 16
 local_iterations = 3
-compressor = "lattice:bits=3"
 evaluate_every = 7
-party_model = {{ width = 4, hidden = [8] }}
 step_size = {{ eta = 0.1 }}
 network = {{ checkpoint_every = 5 }}
-[data]
-id = "person"
-validation_share = 0.1
+data.validation_share = 0.1
+"""
+OWN = """
+compressor = "lattice:bits=3"
+party_model = { width = 4, hidden = [8] }
+data.id = "person"
 """
 
 
 def own_tables(folder: Path, rounds: int, names: Sequence[str] = PARTIES) -> Path:
     """Parties with tables that overlap in part; the bank has the label and a compressor of its own."""
     folder.mkdir(parents=True)
-    luck, text = stream(5, "tables"), [SHARED.format(rounds=rounds)]
+    luck, text = stream(5, "tables"), [SHARED.format(rounds=rounds) + OWN]
     for at, name in enumerate(names):
         header = ["person", "a", "b", *(["secret_label"] if name == "bank" else [])]
         lines = [",".join(header)]
@@ -64,9 +70,10 @@ def own_tables(folder: Path, rounds: int, names: Sequence[str] = PARTIES) -> Pat
                 ",".join([*values, *(["yes" if person % 2 > noise * 0.2 else "no"] if name == "bank" else [])])
             )
         (folder / f"{name}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        text.append(f'[party.{name}]\ntable = "{name}.csv"')
+        text.append(f'[party.{name}]\ntable = "{name}.csv"' + ('\nrow_secret = "row_secret"' if at == 0 else ""))
         if name == "bank":
             text.append('label = "secret_label"\ncompressor = "scalar:bits=4"')
+    (folder / "row_secret").write_bytes(b"what the parties agreed on")
     (folder / "run.toml").write_text("\n".join(text), encoding="utf-8")
     return folder / "run.toml"
 
@@ -99,7 +106,8 @@ def test_a_job_tells_terms_and_names_but_no_table_label_or_path(tmp_path):
     values = json.loads((tmp_path / "job" / "app" / "config" / "cvfl.json").read_text())
     assert list(values["config"]["party"]) == list(PARTIES)
     assert values["config"]["seed"] == 4
-    assert values["config"]["party"]["bank"] == {"compressor": "scalar:bits=4"}
+    assert values["config"]["party"]["bank"] == {}
+    assert "compressor" not in values["config"]
     meta = json.loads((tmp_path / "job" / "meta.json").read_text())
     assert meta["mandatory_clients"] == list(PARTIES)
     assert meta["min_clients"] == len(PARTIES)
@@ -154,7 +162,8 @@ def federation(tmp_path) -> Iterator[Callable[..., tuple[LocalFederation, Path, 
             section = path.read_text().split(f"[party.{name}]")[1].split("[party.")[0]
             table = (path.parent / f"{name}.csv").replace(made.site(name) / "local" / f"{name}.csv")
             assert table.exists()
-            (made.site(name) / "local" / "cvfl.toml").write_text(f"[party.{name}]{section}")
+            (made.site(name) / "local" / "cvfl.toml").write_text(f"{OWN}[party.{name}]{section}")
+        shutil.copy(path.parent / "row_secret", made.site(names[0]) / "local")
         entered.append(made.__enter__())
         return made, tmp_path / "job", config
 
@@ -255,3 +264,66 @@ def wait_until(true: Callable[[], bool], patience: float = 120.0) -> bool:
     while not true() and time.monotonic() < until:
         time.sleep(0.05)
     return true()
+
+
+def site(tmp_path: Path, job: dict[str, Any], own: str | None) -> Place:
+    """A job process at the hospital, which has this file of its own."""
+    folders = {name: tmp_path / name for name in ("config", "local", "root", "results")}
+    for folder in folders.values():
+        folder.mkdir(parents=True)
+    (folders["config"] / "cvfl.json").write_text(json.dumps({"name": "people", "config": job}))
+    if own is not None:
+        (folders["local"] / "cvfl.toml").write_text(own)
+    return Place("hospital", **folders)
+
+
+JOB: dict[str, Any] = {"rounds": 3, "step_size": {"eta": 0.1}, "data": {}, "party": {"hospital": {}, "bank": {}}}
+GREEDY: dict[str, dict[str, Any]] = {
+    "a column as label": {"party": {"hospital": {"label": "diagnosis", "features": ["*"]}, "bank": {}}},
+    "a table": {"party": {"hospital": {"table": "/etc/passwd", "label": "x"}, "bank": {}}},
+    "a query": {"party": {"hospital": {"url": "sqlite:////etc/secrets.db", "query": "select 1"}, "bank": {}}},
+    "code as its model": {"party": {"hospital": {"model": {"name": "os:abort", "width": 4}}, "bank": {}}},
+    "code as everyone's model": {"party_model": {"name": "os:abort", "width": 4}},
+    "no compression": {"compressor": "identity"},
+    "how columns are prepared": {"data": {"prepare": {"missing": "median"}, "id": "name"}},
+    "certificates": {"network": {"certificates": "/somewhere", "address": "10.0.0.1:1"}},
+}
+
+
+@pytest.mark.parametrize("wish", GREEDY)
+def test_from_a_job_a_site_takes_terms_and_names_alone(wish: str, tmp_path: Path) -> None:
+    own = '[data]\nid = "person"\n[party.hospital]\ntable = "own.csv"\n'
+    name, config = _settings(site(tmp_path, JOB | GREEDY[wish], own))
+    _, expected = _settings(replace(site(tmp_path / "other", JOB, own), local=tmp_path / "local"))
+    assert name == "people"
+    assert config == expected
+    assert config.party["hospital"].table == tmp_path / "local" / "own.csv"
+    assert config.party["hospital"].label is None
+    assert config.compressor == "auto"
+
+
+@pytest.mark.parametrize("code", ["os:abort", "http.server:test"])
+def test_a_job_names_no_code(code: str, tmp_path: Path) -> None:
+    job = JOB | {"server_model": {"name": code}}
+    with pytest.raises(ConfigError, match=r"server_model.name: a job cannot name code"):
+        _settings(site(tmp_path / "without", job, None))
+    with pytest.raises(ConfigError, match=r"server_model.name: a job cannot name code"):
+        _settings(site(tmp_path / "another", job, '[server_model]\nname = "own:model"\n'))
+    _, config = _settings(site(tmp_path / "agreed", job, f'[server_model]\nname = "{code}"\n'))
+    assert config.server_model.name == code
+
+
+def test_a_job_opens_no_files_of_a_site(tmp_path: Path) -> None:
+    job = JOB | {"data": {"name": "mimic3"}, "party": {}}
+    with pytest.raises(ConfigError, match=r"data.name: a job cannot open files of a site; to use 'mimic3', say so in"):
+        _settings(site(tmp_path / "other", job, '[data]\nname = "adult"\npath = "here"\n'))
+    _, config = _settings(site(tmp_path / "agreed", job, '[data]\nname = "mimic3"\npath = "here"\n'))
+    assert config.data.path == tmp_path / "agreed" / "local" / "here"
+    _, config = _settings(site(tmp_path / "public", job | {"data": {"name": "wine"}}, None))
+    assert config.data.name == "wine"
+
+
+def test_a_site_without_a_file_has_no_table_whatever_the_job_says(tmp_path: Path) -> None:
+    _, config = _settings(site(tmp_path, JOB | GREEDY["a query"], None))
+    with ExitStack() as stack, pytest.raises(ConfigError, match=r"party.hospital has no table"):
+        PartyRun(config, "hospital", tmp_path / "state", stack)

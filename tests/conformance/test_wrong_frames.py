@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import random
 import struct
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,13 +25,9 @@ from cvfl.wire import Embedding, Evaluation, Gradient, encode
 from cvfl.wire.control import (
     CONTROL,
     TARGETS,
-    Begin,
     Complete,
     End,
-    Have,
-    Recall,
     Refusal,
-    Settled,
     Targets,
     decode_control,
     encode_control,
@@ -101,7 +99,8 @@ def test_a_message_that_breaks_the_protocol_ends_the_run_with_the_guilty_name(wr
     frame, said = WRONG[wrong]
     federation.start("hospital")
     puppet = Puppet(federation.address, federation.identity("bank"))
-    bank = PartyRun(CONFIG, "bank", federation.folder / "puppet", federation.stack).role
+    run = PartyRun(CONFIG, "bank", federation.folder / "puppet", federation.stack)
+    bank = run.role
     puppet.say(bank.hello())
     while bank.party is None:  # it goes along until the rounds begin, and then says what is wrong
         heard = puppet.hear()
@@ -208,12 +207,16 @@ def hostile(draw: random.Random) -> list[bytes]:
         for m in (0, 1, 2, 9)
     ]
     for session in (0, 1, 2, -5, 10**30):
-        frames += [
-            encode_control(Have(session=session, run="x", rounds=[-1, 0, 3, 10**20]), 2),
-            encode_control(Settled(session=session, rows=[-1] * draw.randrange(4)), 2),
-            encode_control(Begin(session=session, m=2, t0=1), 2),
-            encode_control(Recall(session=session), 2),
+        values: list[dict[str, Any]] = [
+            {"type": "have", "run": "x", "rounds": [-1, 0, 3, 10**20]},
+            {"type": "have", "run": "ab", "rounds": [0, 3]},
+            {"type": "row secret", "sealed": ["00"] * draw.randrange(3)},
+            {"type": "settled", "rows": [-1] * draw.randrange(4)},
+            {"type": "settled", "rows": [0, 1, 1 << 30]},
+            {"type": "begin", "m": 2, "t0": 1},
+            {"type": "recall"},
         ]
+        frames += [seal(CONTROL, 2, 0, [json.dumps({"session": session} | one).encode()]) for one in values]
     frames += [encode_control(End(rounds=1), 2), hello("bank"), seal(CONTROL, 2, 0, [b"[" * 5000])]
     draw.shuffle(frames)
     return frames

@@ -51,7 +51,12 @@ class Threads:
             waits = self.waits.setdefault(SERVER, [])
             work = lambda: self.carrier.run(lambda missing, seconds: waits.append(", ".join(missing)))  # noqa: E731
         else:
-            run = self.parties[name] = PartyRun(self.config, name, self.folder / "state" / name, self.stack)
+            if name in self.parties:
+                self.parties[name].close()
+            identity = self.identity(name)
+            run = self.parties[name] = PartyRun(
+                self.config, name, self.folder / "state" / name, self.stack, identity=identity
+            )
             work = lambda: attend(run.role, self.address, self.identity(name), self._waiting(name), **options)  # noqa: E731
         self._threads[name] = threading.Thread(target=self._caught, args=(name, work), daemon=True)
         self._threads[name].start()
@@ -94,4 +99,7 @@ class Threads:
     def close(self) -> None:
         """Let nothing outlive the test."""
         self.carrier._server.stop(grace=0).wait()
+        self.server.close()
+        for run in self.parties.values():
+            run.close()
         self.stack.close()

@@ -248,6 +248,7 @@ def zipped(path: Path, members: dict[str, bytes], mode: int = 0) -> Path:
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in members.items():
             member = zipfile.ZipInfo(name)
+            member.compress_type = zipfile.ZIP_DEFLATED
             member.external_attr = mode << 16
             archive.writestr(member, content)
     return path
@@ -275,6 +276,18 @@ def test_archives_that_reach_outside_are_refused(tmp_path: Path) -> None:
             unpack(archive, folder)
     assert not list(tmp_path.rglob("escaped.txt"))
     assert not [path for path in tmp_path.rglob("*") if path.is_symlink()]
+
+
+def test_archives_that_burst_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    huge, name = bytes((1 << 26) + 1), "zeros"
+    for bomb in (tar(tmp_path / "a.tar.gz", [(tarfile.TarInfo(name), huge)]), zipped(tmp_path / "b.zip", {name: huge})):
+        with pytest.raises(DataError, match=rf"{bomb.name}: unpacks to more than 200 times its size"):
+            unpack(bomb, tmp_path / "out")
+        assert not (tmp_path / "out" / name).exists()
+    monkeypatch.setattr("cvfl.data.sets.download.MOST_FILES", 2)
+    many = zipped(tmp_path / "c.zip", {f"{n}": b"x" for n in range(3)})
+    with pytest.raises(DataError, match=r"c.zip: unpacks to more .* or 2 files"):
+        unpack(many, tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", ["a.tar.gz", "a.zip"])

@@ -263,10 +263,16 @@ def test_ids_have_one_spelling(from_csv: Callable[..., Table], from_parquet: Cal
     assert [typed.ids(name) for name in typed.columns] == expected
 
 
+def test_an_id_is_the_same_however_its_letters_are_written(from_csv: Callable[..., Table]) -> None:
+    composed, decomposed = "Ren\u00e9", "Rene\u0301"
+    assert from_csv(f"ID,x\n{decomposed},1\nb,2\n").ids("ID") == [composed, "b"]
+    assert "rows 1 and 2" in refusal(lambda: from_csv(f"ID,x\n{decomposed},1\n{composed},2\n").ids("ID"))
+
+
 def test_repeated_and_missing_ids_are_refused(from_csv: Callable[..., Table]) -> None:
     table = from_csv("ID,x\n5,1\n4711,1\n9,1\n4711,1\n9,2\n9,2\n")
     assert refusal(lambda: table.ids("ID")) == (
-        "bank: bank.csv: 2 of 3 ids in column 'ID' appear twice or more (first: 4711); keep one row each"
+        "bank: bank.csv: 2 of 3 ids in column 'ID' appear twice or more (first: rows 2 and 4); keep one row each"
     )
     table = from_csv("ID,x\n5,1\n,1\nNA,1\n")
     assert refusal(lambda: table.ids("ID")) == (

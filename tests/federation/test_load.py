@@ -304,8 +304,37 @@ def test_sections_of_a_built_in_data_set():
 
 
 def test_a_password_is_in_no_record():
-    party = {"url": "postgresql://me:secret@host/db", "query": "select 1", "label": "y"}
+    party = {"url": "postgresql://me:hunter2@host/db", "query": "select 1", "label": "y"}
     config: RunConfig = parse_config(GOOD | {"party": {"bank": party}})
-    assert "secret" not in json.dumps(config.model_dump(mode="json"))
+    assert "hunter2" not in json.dumps(config.model_dump(mode="json"))
     assert config.model_dump()["party"]["bank"]["url"] == "postgresql://me:***@host/db"
     assert config.party["bank"].url == party["url"]
+
+
+ADDRESSES = {
+    "postgresql://me:hunter2@host/db": "postgresql://me:***@host/db",
+    "postgresql://me:hunter2@host:5432/db?sslmode=require": "postgresql://me:***@host:5432/db?sslmode=require",
+    "postgresql://host/db?user=me&password=hunter2": "postgresql://host/db?password=***&user=***",
+    "postgresql://me@host/db?sslpassword=hunter2": "postgresql://me@host/db?sslpassword=***",
+    "postgresql://me:hunter2@x@host/db": "postgresql://me:***@host/db",
+    "postgresql://me:x@hunter2@host/db?password=hunter2": "postgresql://me:***@host/db",
+    "postgresql://me:x/hunter2@host/db": "postgresql://me:***@host/db",
+    "postgresql://me:x@y/hunter2@host/db": "postgresql://me:***@host/db",
+    "postgresql://me:x?hunter2@host/db": "postgresql://me:***@host/db",
+    "postgresql://me:x:hunter2@host/db": "postgresql://me:***@host/db",
+    "postgresql://me@corp:hunter2@host/db": "postgresql://***:***@host/db",
+    "postgresql://:hunter2@host/db": "postgresql://:***@host/db",
+    "mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BPWD%3Dhunter2": "mssql+pyodbc:///?odbc_connect=***",
+    "sqlite:///people@home.db": "sqlite:///people%40home.db",
+    "postgresql://me:hunter2@host:no-port/db": "postgresql://***",
+    "hunter2": "***",
+}
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_an_awkward_address_keeps_its_secrets(address):
+    party = {"url": address, "query": "select 1", "label": "y"}
+    config: RunConfig = parse_config(GOOD | {"party": {"bank": party}})
+    assert config.model_dump()["party"]["bank"]["url"] == ADDRESSES[address]
+    assert "hunter2" not in config.model_dump_json()
+    assert config.party["bank"].url == address

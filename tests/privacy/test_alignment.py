@@ -8,11 +8,13 @@ from cvfl.errors import DataError, RemoteProtocolError
 from cvfl.privacy import AlignmentParty, AlignmentServer
 from cvfl.privacy import alignment as module
 from cvfl.privacy.blinding import Blinder
+from cvfl.privacy.keys import session_secrets
+from cvfl.privacy.sealing import Sealing
 from cvfl.runtime import Meter
 from cvfl.runtime.align import align
 from cvfl.types import Direction
 from cvfl.wire import Blinded, Matched, Spelling, decode_setup
-from cvfl.wire.setup import ELEMENT, separate
+from cvfl.wire.setup import ELEMENT, SEAL, separate
 
 NAMES = ("hospital", "bank", "insurer", "registry")
 
@@ -29,9 +31,15 @@ class Tapped(Meter):
         self.frames.append((m, direction, bytes(frame)))
 
 
+def party(m, ids, sizes, secrets=None) -> AlignmentParty:
+    secrets = secrets or session_secrets(len(sizes))
+    return AlignmentParty(m, ids, sizes, Sealing(secrets[m], NAMES[: len(sizes)], "rows"))
+
+
 def aligned(*tables: list[str], meter: Meter | None = None, on_progress=lambda *_: None):
-    server = AlignmentServer(NAMES[: len(tables)])
-    parties = [AlignmentParty(m, ids) for m, ids in enumerate(tables, start=1)]
+    names, sizes = NAMES[: len(tables)], [len(ids) for ids in tables]
+    server, secrets = AlignmentServer(names, sizes), session_secrets(len(tables))
+    parties = [party(m, ids, sizes, secrets) for m, ids in enumerate(tables, start=1)]
     result = align(server, parties, meter or Meter(), on_progress)
     return result, parties
 
@@ -97,7 +105,7 @@ def test_a_party_sees_neither_the_order_nor_a_key_of_another():
         runs.append([frame for m, direction, frame in meter.frames if (m, direction) == (2, Direction.DOWN)])
     first, second = (separate(decode_setup(run[0]).elements) for run in runs)
     assert not set(first) & set(second)
-    assert AlignmentParty(1, ids)._ids != AlignmentParty(1, ids)._ids
+    assert party(1, ids, [40])._ids != party(1, ids, [40])._ids
 
 
 def test_bytes_are_counted_at_every_hop():
@@ -108,14 +116,14 @@ def test_bytes_are_counted_at_every_hop():
     matched = head + 4 + 2
     for m in (1, 2, 3):
         traffic = meter.parties[m]
-        assert traffic.up == M * (head + body)
-        assert traffic.down == (M - 1) * (head + body) + matched
+        assert traffic.up == M * (head + body) + (M - 1) * SEAL  # the last hop is open
+        assert traffic.down == (M - 1) * (head + body + SEAL) + matched
     assert meter.total().total == sum(len(frame) for _, _, frame in meter.frames)
 
 
 def test_keys_commute():
     one, two = Blinder(), Blinder()
-    assert one.blind_again(two.blind(["7", "x"])) == two.blind_again(one.blind(["7", "x"]))
+    assert one.blind_again(two.blind(["7", "x"]), "two") == two.blind_again(one.blind(["7", "x"]), "one")
     assert one.blind(["7"]) != two.blind(["7"])
 
 
@@ -170,9 +178,12 @@ def test_a_small_intersection_is_a_warning(common, warns):
         assert result.warning == "only 4 of the 10 ids of hospital, the smallest table, are shared (40.0%)"
 
 
+SIZES = (module.PART + 1, 5)
+
+
 def good(**changes) -> Blinded:
     values = {"m": 1, "owner": 1, "hops": 1, "part": 0, "parts": 2, "spelling": Spelling.TEXT}
-    return Blinded(**{**values, "elements": Blinder().blind(["a", "b"]), **changes})
+    return Blinded(**{**values, "elements": bytes(module.PART * ELEMENT + SEAL), **changes})
 
 
 @pytest.mark.parametrize(
@@ -190,22 +201,22 @@ def good(**changes) -> Blinded:
 )
 def test_messages_out_of_turn_are_refused(message):
     with pytest.raises(RemoteProtocolError):
-        AlignmentServer(("hospital", "bank")).receive(message)
+        AlignmentServer(("hospital", "bank"), SIZES).receive(message)
 
 
 @pytest.mark.parametrize("change", [{"parts": 3}, {"spelling": Spelling.INTEGER}, {"elements": Blinder().blind(["a"])}])
 def test_what_comes_back_changed_is_refused(change):
-    server = AlignmentServer(("hospital", "bank"))
+    server = AlignmentServer(("hospital", "bank"), SIZES)
     sent = good()
     ((receiver, passed),) = server.receive(sent)
     assert (receiver, passed.m) == (2, 0)
-    answer = {"m": 2, "hops": 2, "elements": sent.elements, **change}
+    answer = {"m": 2, "hops": 2, "elements": sent.elements[SEAL:], **change}
     with pytest.raises(RemoteProtocolError, match="bank: part 0"):
         server.receive(good(**answer))
 
 
 def test_the_same_part_twice_is_refused():
-    server = AlignmentServer(("hospital", "bank"))
+    server = AlignmentServer(("hospital", "bank"), SIZES)
     server.receive(good())
     with pytest.raises(RemoteProtocolError):
         server.receive(good())
@@ -213,13 +224,70 @@ def test_the_same_part_twice_is_refused():
 
 @pytest.mark.parametrize(
     "message",
-    [Matched(3, b"\0"), Blinded(0, 1, 1, 0, 1, Spelling.TEXT, b""), Blinded(2, 2, 1, 0, 1, Spelling.TEXT, b"")],
+    [
+        Matched(3, b"\0"),
+        Blinded(0, 1, 1, 0, 1, Spelling.TEXT, b""),
+        Blinded(2, 2, 1, 0, 1, Spelling.TEXT, b""),
+        Blinded(0, 2, 2, 0, 1, Spelling.TEXT, b""),
+        Blinded(0, 2, 1, 0, 2, Spelling.TEXT, b""),
+        Blinded(0, 3, 1, 0, 1, Spelling.TEXT, b""),
+    ],
 )
 def test_a_party_refuses_what_it_does_not_expect(message):
     with pytest.raises(RemoteProtocolError, match="party 1"):
-        AlignmentParty(1, ["a", "b"]).receive(message)
+        party(1, ["a", "b"], [2, 4]).receive(message)
+
+
+def passed(ids: bytes, secrets, written=Spelling.TEXT, part=0) -> Blinded:
+    """Blinded ids as the second of two parties would pass them on through the server."""
+    sealed = Sealing(secrets[2], NAMES[:2], "rows").seal_bytes(1, ids, module._about(2, 1, part, 1, Spelling.TEXT))
+    return Blinded(0, 2, 1, part, 1, written, sealed)
+
+
+def test_ids_that_the_server_makes_up_are_not_blinded():
+    """A server that could have any ids blinded would find out those of a party by guessing."""
+    secrets, guesses = session_secrets(2), Blinder().blind([str(i) for i in range(5)])
+    asked = party(1, ["1", "2"], [2, 5], secrets)
+    forged = session_secrets(2)
+    for message in (Blinded(0, 2, 1, 0, 1, Spelling.TEXT, guesses), passed(guesses, forged)):
+        with pytest.raises(RemoteProtocolError, match="bank: part 0 of blinded ids does not open"):
+            asked.receive(message)
+    assert asked.receive(passed(guesses, secrets))
+
+
+@pytest.mark.parametrize("ids", [0, 4, 6, 5000])
+def test_no_more_ids_are_blinded_than_were_announced(ids):
+    secrets = session_secrets(2)
+    guesses = bytes(ELEMENT * ids)
+    with pytest.raises(RemoteProtocolError, match="bank: part 0 of the ids of role 2 has another size than was said"):
+        party(1, ["1", "2"], [2, 5], secrets).receive(passed(guesses, secrets))
+
+
+def test_ids_are_blinded_once():
+    secrets, ids = session_secrets(2), Blinder().blind(["1"])
+    asked, sealing = party(1, ["1", "2"], [2, 1], secrets), Sealing(secrets[2], NAMES[:2], "rows")
+    for fine in (True, False):
+        sealed = sealing.seal_bytes(1, ids, module._about(2, 1, 0, 1, Spelling.TEXT))
+        message = Blinded(0, 2, 1, 0, 1, Spelling.TEXT, sealed)
+        if fine:
+            assert len(asked.receive(message)) == 1
+        else:
+            with pytest.raises(RemoteProtocolError, match="party 1: a Blinded that the alignment does not expect"):
+                asked.receive(message)
+
+
+def test_how_ids_are_written_is_sealed_with_them():
+    secrets = session_secrets(2)
+    with pytest.raises(RemoteProtocolError, match="does not open"):
+        party(1, ["1"], [1, 1], secrets).receive(passed(Blinder().blind(["1"]), secrets, Spelling.INTEGER))
 
 
 def test_garbage_instead_of_a_point():
-    with pytest.raises(RemoteProtocolError, match="not a point"):
-        AlignmentParty(1, ["a"]).receive(Blinded(0, 2, 1, 0, 1, Spelling.TEXT, b"\x02" + b"\xff" * 32))
+    secrets = session_secrets(2)
+    with pytest.raises(RemoteProtocolError, match="bank: a blinded id is not a point"):
+        party(1, ["a"], [1, 1], secrets).receive(passed(b"\x02" + b"\xff" * 32, secrets))
+
+
+def test_a_party_is_not_told_another_number_of_its_own_ids():
+    with pytest.raises(RemoteProtocolError, match="hospital: has 1 ids"):
+        party(1, ["a"], [2, 1])

@@ -18,7 +18,7 @@ from cvfl.compress import build
 from cvfl.compress.limits import limits
 from cvfl.errors import ConfigError
 from cvfl.privacy.noise import SECRET, Noise, noise_for, normal
-from cvfl.protocol.release import EMBEDDING, EVALUATION, Clipped, clipped
+from cvfl.protocol.release import EMBEDDING, EVALUATION, Clipped, Secret, clipped
 
 ONE, OTHER = bytes(range(SECRET)), bytes(SECRET)
 SIGMA = 0.5
@@ -54,18 +54,18 @@ def test_a_normal_number_is_the_quantile_of_its_word() -> None:
 
 def test_noise_has_its_standard_deviation_and_no_mean() -> None:
     h = torch.linspace(-1, 1, 40_000, dtype=torch.float64).reshape(200, 200)
-    z = (Noise(SIGMA, secret=ONE)(h, EMBEDDING, 3) - h) / SIGMA
+    z = (Noise(SIGMA, secret=Secret(ONE))(h, EMBEDDING, 3) - h) / SIGMA
     assert stats.kstest(z.reshape(-1).numpy(), "norm").pvalue > 0.01
     assert abs(float(torch.corrcoef(torch.stack([z.reshape(-1), h.reshape(-1)]))[0, 1])) < 0.02
 
 
 def test_every_address_has_noise_of_its_own() -> None:
-    noise = Noise(SIGMA, secret=ONE)
+    noise = Noise(SIGMA, secret=Secret(ONE))
     everything = {
         "first": drawn(noise),
         "next round": drawn(noise, t0=1),
         "evaluation": drawn(noise, EVALUATION),
-        "another party": drawn(Noise(SIGMA, secret=OTHER)),
+        "another party": drawn(Noise(SIGMA, secret=Secret(OTHER))),
         "drawn by itself": drawn(Noise(SIGMA)),
         "drawn by itself, too": drawn(Noise(SIGMA)),
         "another embedding": noise(torch.full((200, 50), 1e-3, dtype=torch.float64), EMBEDDING, 0) / SIGMA - 2e-3,
@@ -76,7 +76,7 @@ def test_every_address_has_noise_of_its_own() -> None:
 
 
 def test_the_same_embedding_of_a_round_has_the_same_noise() -> None:
-    noise, other = Noise(SIGMA, secret=ONE), Noise(SIGMA)
+    noise, other = Noise(SIGMA, secret=Secret(ONE)), Noise(SIGMA)
     h = torch.randn(7, 3, generator=torch.Generator().manual_seed(1))
     once = noise(h, EMBEDDING, 5)
     noise(h, EMBEDDING, 6)
@@ -90,7 +90,7 @@ def test_the_same_embedding_of_a_round_has_the_same_noise() -> None:
 
 def test_a_difference_of_two_embeddings_is_never_shown_without_noise() -> None:
     """Else a round that is repeated with other data would tell their difference exactly."""
-    noise, h = Noise(SIGMA, secret=ONE), torch.zeros(100, 10, dtype=torch.float64)
+    noise, h = Noise(SIGMA, secret=Secret(ONE)), torch.zeros(100, 10, dtype=torch.float64)
     other = h.clone()
     other[0, 0] = 1e-12
     apart = noise(h, EMBEDDING, 0) - noise(other, EMBEDDING, 0)
@@ -100,7 +100,7 @@ def test_a_difference_of_two_embeddings_is_never_shown_without_noise() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("sigma", [1e-6, 0.3, 0.5, 1e6])
 def test_what_leaves_is_on_a_grid_that_depends_on_sigma_alone(sigma: float, dtype: torch.dtype) -> None:
-    noise = Noise(sigma, secret=ONE)
+    noise = Noise(sigma, secret=Secret(ONE))
     h = torch.rand(50, 8, generator=torch.Generator().manual_seed(1)).to(dtype) * sigma
     sent = noise(h, EMBEDDING, 0)
     assert sent.dtype == dtype
@@ -114,7 +114,7 @@ def test_what_leaves_is_on_a_grid_that_depends_on_sigma_alone(sigma: float, dtyp
 @given(st.tuples(st.integers(0, 5), st.integers(0, 5)), st.sampled_from([torch.float32, torch.float64]))
 @settings(max_examples=30, deadline=None)
 def test_any_shape(shape: tuple[int, int], dtype: torch.dtype) -> None:
-    sent = Noise(SIGMA, (-0.25, 0.25), ONE)(torch.zeros(shape, dtype=dtype), EMBEDDING, 0)
+    sent = Noise(SIGMA, (-0.25, 0.25), Secret(ONE))(torch.zeros(shape, dtype=dtype), EMBEDDING, 0)
     assert (sent.shape, sent.dtype) == (shape, dtype)
     assert bool((sent.abs() <= 0.25).all())
 
@@ -135,7 +135,7 @@ def test_any_shape(shape: tuple[int, int], dtype: torch.dtype) -> None:
 def test_limits_of_compressors(spec: str, interval: tuple[float, float] | None) -> None:
     compressor = build(spec)
     assert limits(compressor) == interval
-    noisy = noise_for(5.0, nn.Linear(2, 2), compressor, ONE)(torch.zeros(9, 4), EMBEDDING, 0)
+    noisy = noise_for(5.0, nn.Linear(2, 2), compressor, Secret(ONE))(torch.zeros(9, 4), EMBEDDING, 0)
     if interval:
         assert bool((noisy >= torch.tensor(interval[0])).all() & (noisy <= torch.tensor(interval[1])).all())
         assert {noisy.min().item(), noisy.max().item()} == set(torch.tensor(interval).tolist())
@@ -161,12 +161,12 @@ def test_a_model_that_mixes_rows_is_refused() -> None:
 @pytest.mark.parametrize("secret", [b"", b"short", bytes(33)])
 def test_a_secret_of_the_wrong_length_is_refused_and_not_shown(secret: bytes) -> None:
     with pytest.raises(ConfigError, match=rf"has 32 bytes, not {len(secret)}$"):
-        Noise(1.0, secret=secret)
+        Noise(1.0, secret=Secret(secret))
 
 
 def test_nan_is_not_hidden_by_noise() -> None:
     h = torch.tensor([[0.0, math.nan]])
-    assert bool(Noise(1.0, (-1, 1), ONE)(h, EMBEDDING, 0).isnan().any())
+    assert bool(Noise(1.0, (-1, 1), Secret(ONE))(h, EMBEDDING, 0).isnan().any())
 
 
 rows = arrays.arrays(

@@ -65,20 +65,51 @@ def test_days(tmp_path: Path) -> None:
 
 def test_renewing_keeps_the_authority_and_the_others(certs: Path) -> None:
     before = {path.name: path.read_bytes() for path in certs.iterdir()}
-    make_certificates(certs, ["127.0.0.1"], ["bank"])
+    make_certificates(certs, ["127.0.0.1"], ["bank"], force=True)
     after = {path.name: path.read_bytes() for path in certs.iterdir()}
     changed = {name for name in after if after[name] != before[name]}
     assert changed == {"server.crt", "server.key", "bank.crt", "bank.key"}
     read(certs / "bank.crt").verify_directly_issued_by(read(certs / "ca.crt"))
 
 
-@pytest.mark.parametrize("parties", [["server"], ["bank", "bank"]])
+def test_nothing_is_replaced_unasked(certs: Path) -> None:
+    before = {path.name: path.read_bytes() for path in certs.iterdir()}
+    for hosts, parties in ((["127.0.0.1"], []), ([], ["bank"]), (["127.0.0.1"], ["new", "shop"])):
+        with pytest.raises(ConfigError, match=r"\.crt or its key is there already; --force replaces both"):
+            make_certificates(certs, hosts, parties)
+    assert {path.name: path.read_bytes() for path in certs.iterdir()} == before
+    make_certificates(certs, [], ["new"])
+    read(certs / "new.crt").verify_directly_issued_by(read(certs / "ca.crt"))
+    assert {name: (certs / name).read_bytes() for name in before} == before
+
+
+@pytest.mark.parametrize("missing", ["ca.key", "ca.crt"])
+def test_an_authority_is_not_replaced_unasked(missing: str, certs: Path) -> None:
+    """Its key is best kept elsewhere: then its certificate alone is there."""
+    (certs / missing).rename(certs.parent / missing)
+    left = {path.name: path.read_bytes() for path in certs.iterdir()}
+    with pytest.raises(ConfigError, match=rf"an authority without its {missing}; bring that back"):
+        make_certificates(certs, [], ["new"])
+    assert {path.name: path.read_bytes() for path in certs.iterdir()} == left
+    make_certificates(certs, [], ["new"], force=True)
+    assert (certs / "ca.crt").read_bytes() != left.get("ca.crt")
+
+
+@pytest.mark.parametrize("parties", [["bank", "bank"]])
 def test_names_that_cannot_be(parties: list[str], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="every role needs a name of its own"):
         make_certificates(tmp_path, ["here"], parties)
 
 
-@pytest.mark.parametrize("name", ["", "a b", "bänk", "../bank", "bank/x", "bank\n"])
+@pytest.mark.parametrize("name", ["server", "ca", "a" * 64, "x.y"])
+def test_names_that_no_party_can_have(name: str, certs: Path) -> None:
+    before = {path.name: path.read_bytes() for path in certs.iterdir()}
+    with pytest.raises(ConfigError, match="is no name for a party"):
+        make_certificates(certs, [], [name], force=True)
+    assert {path.name: path.read_bytes() for path in certs.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["", "a b", "bänk", "../bank", "bank/x", "bank\n", "a" * 254])
 def test_names_that_no_certificate_can_have(name: str, tmp_path: Path) -> None:
     for hosts, parties in (([name], ["bank"]), (["here"], [name])):
         with pytest.raises(ConfigError, match="is no name"):
@@ -90,7 +121,7 @@ def test_names_that_no_certificate_can_have(name: str, tmp_path: Path) -> None:
 def test_an_authority_that_cannot_be_read(file: str, certs: Path) -> None:
     (certs / file).write_text("garbage")
     with pytest.raises(ConfigError) as caught:
-        make_certificates(certs, ["here"], ["bank"])
+        make_certificates(certs, ["here"], ["bank"], force=True)
     assert "ca.crt or ca.key cannot be read" in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -99,7 +130,7 @@ def test_an_authority_of_another_kind(certs: Path) -> None:
     key = rsa.generate_private_key(65537, 2048)
     (certs / "ca.key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     with pytest.raises(ConfigError, match="another kind"):
-        make_certificates(certs, ["here"], ["bank"])
+        make_certificates(certs, ["here"], ["bank"], force=True)
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

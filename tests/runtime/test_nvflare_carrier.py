@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from conformance.cases import settings
 from cvfl.errors import DataError, DecodeError, RemoteProtocolError
+from cvfl.federation.labels import NamedLabels
 from cvfl.federation.load import load_data
 from cvfl.federation.party import PartyRole
-from cvfl.federation.rows import NamedLabels, NamedRows
+from cvfl.federation.rows import NamedRows
 from cvfl.federation.server import ServerRole
 from cvfl.federation.terms import offer_of, terms_of
 from cvfl.federation.train import train
@@ -253,6 +254,57 @@ def test_a_party_out_of_reach_ends_the_run_when_patience_does(tmp_path, data, mo
 
     with pytest.raises(RemoteProtocolError, match=f"{away}: no answer for"):
         conduct(server, ask, lambda: False, 0.2)
+
+
+@pytest.mark.parametrize("state", [State.WORKING, State.WAITING])
+def test_a_party_that_answers_and_says_nothing_ends_the_run_with_its_name(state, tmp_path, data, monkeypatch, caplog):
+    """It is in reach, and claims to work; a line says so at the first limit, and patience counts from there."""
+    monkeypatch.setattr(conducting, "_PAUSE", 0.01)
+    monkeypatch.setattr(conducting, "_FAREWELL", 0.1)
+    server, _, boxes = federation(tmp_path, data)
+    silent = data.names[1]
+
+    def ask(name: str, request: bytes, seconds: float) -> bytes | None:
+        answer = unpack(boxes[name].answer(request))
+        if name != silent or not any(kind_of(frame) == EMBEDDING for frame in answer.frames):
+            return answer.pack()
+        monkeypatch.setattr(boxes[name], "answer", lambda data: Parcel(unpack(data).number, (), state).pack())
+        return Parcel(answer.number, (), state).pack()
+
+    with pytest.raises(RemoteProtocolError, match=f"^nothing came from {silent} for 1 s$"):
+        conduct(server, ask, lambda: False, 0.5, round_limit=0.5)
+    (line,) = [record.message for record in caplog.records if record.name == conducting.__name__]
+    assert line.startswith(f"nothing came from {silent} for ")
+
+
+def test_parcels_that_nobody_works_on_are_bounded_in_bytes(tmp_path, data, monkeypatch):
+    """A party that answers with more and more is not asked again before the server has caught up."""
+    monkeypatch.setattr(conducting, "_FAREWELL", 0.1)
+    server, _, boxes = federation(tmp_path, data)
+    loud, asked, meanwhile = data.names[1], [], []
+    receive = server.receive
+
+    def slow(m: int, frame: bytes):
+        time.sleep(1.0)
+        meanwhile.append(len(asked))
+        return receive(m, frame)
+
+    monkeypatch.setattr(server, "receive", slow)
+
+    def ask(name: str, request: bytes, seconds: float) -> bytes | None:
+        parcel = unpack(request)
+        if name != loud or parcel.number == 1:
+            return boxes[name].answer(request)
+        asked.append(parcel.number)
+        return Parcel(parcel.number, (bytes(4 << 20),), State.WORKING).pack()
+
+    with pytest.raises(RemoteProtocolError, match=f"^{loud}: "):
+        conduct(server, ask, lambda: False, 60.0)
+    assert 0 < max(meanwhile) <= 8
+
+
+def test_what_a_party_says_of_its_failure_cannot_steer_a_terminal():
+    assert Parcel.failed(1, "\x1b[2Jgone\n").reason == r"\x1b[2Jgone\n"
 
 
 def test_a_stopped_job_ends_the_run(tmp_path, data):

@@ -19,8 +19,11 @@ from cvfl.wire.control import (
     End,
     Have,
     Hello,
+    Offer,
+    PublicKey,
     Recall,
     Refusal,
+    RowSecret,
     Settle,
     Settled,
     Targets,
@@ -29,11 +32,14 @@ from cvfl.wire.control import (
 )
 from cvfl.wire.frame import seal
 
+OFFER = Offer(width=4, compressor="auto", label=True)
+KEY = PublicKey(public="0f" * 32, certificate="-----BEGIN", signature="00ff")
 MESSAGES: list[Control | Targets] = [
-    Hello(name="bank", terms={"seed": 1, "eta": 0.1, "nested": {"list": [1, None, "x"]}}, offer={"width": 4}),
+    Hello(name="bank", terms={"seed": 1, "eta": 0.1, "nested": {"list": [1, None, "x"]}}, offer=OFFER),
     Recall(session=3),
-    Have(session=3, run="ab12", rounds=[0, 10, 20]),
-    Settle(session=3, run="ab12", m=2, how="align"),
+    Have(session=3, run="ab12", rounds=[0, 10, 20], ids=7, key=KEY),
+    Settle(session=3, run="ab12", m=2, how="align", keys=[KEY, KEY], ids=[7, 8]),
+    RowSecret(session=3, sealed=["00ff", ""]),
     Settled(session=3, rows=[100, 0, 20]),
     Begin(session=3, m=2, t0=20, facts={"names": ["bank"]}),
     End(rounds=40),

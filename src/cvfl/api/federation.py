@@ -7,14 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import tomlkit
 import torch
 from torch import Tensor, nn
 
-from cvfl.api.folder import Folder
 from cvfl.api.frames import write_frames
 from cvfl.api.progress import shown
 from cvfl.api.run import Bytes, Metrics, Run, Scores
@@ -29,6 +27,7 @@ from cvfl.federation.train import train
 from cvfl.protocol import Loss
 from cvfl.protocol.recipe import MakeModel
 from cvfl.runs.progress import Progress, progress_of
+from cvfl.scratch import Scratch
 
 Runtime = Literal["inprocess", "grpc", "nvflare"]
 Model = nn.Module | Callable[[], nn.Module]
@@ -71,7 +70,7 @@ class Federation:
         self,
         settings: Mapping[str, Any],
         data: VerticalData | None = None,
-        folder: Folder | None = None,
+        folder: Scratch | None = None,
     ) -> None:
         self._settings, self._data = dict(settings), data
         self._folder = folder  # with the tables; it lives as long as this object
@@ -98,7 +97,7 @@ class Federation:
         holder, dot, column = label.partition(".")
         if not dot:
             raise ConfigError(f"label: say whose it is, as 'party.column', not {label!r}")
-        folder = Folder()
+        folder = Scratch()
         paths = write_frames(frames, folder.path)
         with ExitStack() as stack:
             drafts = []
@@ -193,7 +192,7 @@ class Federation:
         if isinstance(server_model, Mapping):
             settings["server_model"], server_model = server_model, None
         config = self.config(compressor=compressor, **settings)
-        folder = None if out else Folder()
+        folder = None if out else Scratch()
         target = folder.path / "run" if folder else Path(str(out))
         with shown(compressor, progress) as bar:
 
@@ -247,8 +246,8 @@ class Federation:
             return
         from cvfl.federation.processes import train_grpc  # noqa: PLC0415  an extra
 
-        with TemporaryDirectory(prefix="cvfl-") as folder:
-            path = Path(folder) / "fit.toml"
+        with Scratch() as scratch:
+            path = scratch.path / "fit.toml"
             values = config.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
             for name, section in config.party.items():
                 values["party"][name] |= {"url": section.url} if section.url else {}  # with its password

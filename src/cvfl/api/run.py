@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 from torch import nn
 
-from cvfl.api.folder import Folder
 from cvfl.protocol.metrics import BETTER_LOW
 from cvfl.runs.journal import read_lines
 from cvfl.runs.read import read_run
 from cvfl.runs.record import CompressionError
+from cvfl.scratch import Scratch
 
 MB = 1e6
 
@@ -80,7 +80,9 @@ class Run:
     ("server" and the parties' names) when the run was made in this process.
     """
 
-    def __init__(self, path: Path, models: Mapping[str, nn.Module] | None = None, folder: Folder | None = None) -> None:
+    def __init__(
+        self, path: Path, models: Mapping[str, nn.Module] | None = None, folder: Scratch | None = None
+    ) -> None:
         self.path, self.models = path, dict(models or {})
         self._recorded, self._folder = read_run(path), folder  # the folder lives as long as this object
 

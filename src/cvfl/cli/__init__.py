@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -53,5 +54,6 @@ app.add_typer(bench, name="bench")
 
 
 def main() -> None:
-    """Entry point of the `cvfl` command."""
+    """Entry point of the `cvfl` command; what it writes is for its user alone."""
+    os.umask(0o077)
     app()

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from cvfl.cli.errors import one_line, terminable
+from cvfl.cli.errors import one_line
 from cvfl.errors import ConfigError
 
 FOLDER = Path(__file__).parents[3] / "benchmarks"
@@ -76,7 +76,7 @@ def _repeated(repeats: int | None) -> list[str]:
 def _run(name: str, as_json: bool, *options: str) -> None:
     """Run a script of the checkout in a process of its own, and end as it ends."""
     script = FOLDER / f"{name}.py"
-    with one_line(), terminable():
+    with one_line():
         if not script.exists():
             raise ConfigError("benchmarks come with a checkout of the repository, not with the installed package")
         child = subprocess.Popen([sys.executable, str(script), *options, *(["--json"] if as_json else [])])

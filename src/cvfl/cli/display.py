@@ -38,7 +38,7 @@ def run_bars(console: Console) -> Progress:
         TextColumn("{task.description:<11}"),
         BarColumn(bar_width=8),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[status]}"),
+        TextColumn("{task.fields[status]}", markup=False),
         TimeRemainingColumn(compact=True, elapsed_when_finished=True),
         console=console,
         disable=not console.is_terminal,
@@ -79,7 +79,7 @@ class StepDisplay(Progress):
     def __init__(self, console: Console) -> None:
         super().__init__(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=8),
             TextColumn("{task.fields[count]}"),
             TimeRemainingColumn(compact=True),

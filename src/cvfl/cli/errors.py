@@ -1,39 +1,66 @@
-"""Errors as a user sees them: one line on standard error, exit code 2."""
+"""Errors as a user sees them: one line on standard error, exit code 2 or, for what passes by itself, 75."""
 
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
 from rich.console import Console
 
-from cvfl.errors import ConfigError, CvflError
+from cvfl.errors import ConfigError, CvflError, ExhaustedError, exhausted, plain
+
+PASSING = 75
+"""The exit code of what passes by itself, as sysexits.h has it: whoever starts the role again is right."""
+
+
+class Ended(KeyboardInterrupt):
+    """The system asks the command to end: what it has started and written for a while goes with it, as on Ctrl-C."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def _end(number: int, _: object) -> None:
+    raise Ended(number)
 
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """Turn a cvfl error into its line and exit code 2, Ctrl-C into exit code 130."""
+    """Turn a cvfl error into its line and exit code; Ctrl-C and signals that end it into "stopped" and their code."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
-        yield
+        with _signals():
+            yield
     except CvflError as error:
-        console.print(f"error: {error}", style="red", markup=False)
-        raise typer.Exit(2) from None
-    except KeyboardInterrupt:
+        console.print(f"error: {plain(str(error))}", style="red", markup=False)
+        raise typer.Exit(PASSING if isinstance(error, ExhaustedError) else 2) from None
+    except OSError as error:
+        if not exhausted(error):
+            raise
+        console.print(f"error: {plain(str(error))}", style="red", markup=False)
+        raise typer.Exit(PASSING) from None
+    except KeyboardInterrupt as error:
         console.print("stopped")
-        raise typer.Exit(130) from None
+        number = error.number if isinstance(error, Ended) else signal.SIGINT
+        raise typer.Exit(128 + number) from None
 
 
 @contextmanager
-def terminable() -> Iterator[None]:
-    """Take SIGTERM for Ctrl-C, so that processes which a command has started end with it."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+def _signals() -> Iterator[None]:
+    """Take SIGTERM and SIGHUP for Ctrl-C; only the main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

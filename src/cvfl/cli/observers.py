@@ -14,6 +14,7 @@ from rich.console import Console
 
 from cvfl.cli.display import RunBar, StepDisplay, run_bars
 from cvfl.cli.errors import extra
+from cvfl.errors import plain
 from cvfl.report.format import MB
 from cvfl.runs.progress import Progress, progress_of, progress_values
 
@@ -79,13 +80,13 @@ class _Terminal(Observer):
 
     def wait(self, who: str, seconds: float) -> None:
         if self._rounds is None:
-            self.step(f"waiting for {who}", int(seconds), 0)
+            self.step(f"waiting for {plain(who)}", int(seconds), 0)
         else:
-            self._rounds.note(f"waiting for {who}, {seconds:.0f} s")
+            self._rounds.note(f"waiting for {plain(who)}, {seconds:.0f} s")
 
     def event(self, event: str, **values: Any) -> None:
-        text = " ".join(f"{key} {value}" for key, value in values.items())
-        self._console.print(f"{event} {text}".strip())
+        text = " ".join(f"{key} {plain(str(value))}" for key, value in values.items())
+        self._console.print(f"{event} {text}".strip(), markup=False)
 
     def round(self, progress: Progress) -> None:
         super().round(progress)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from cvfl.cli.display import Pace, print_line
-from cvfl.cli.errors import one_line, terminable
+from cvfl.cli.errors import one_line
 from cvfl.errors import ConfigError, DataError
 from cvfl.runs.read import read_run
 from cvfl.studies import latency
@@ -51,7 +51,7 @@ def reproduce(
             found = load(name)
             console.print(f"{name:<15} {found.title}: {found.paper}")
         return
-    with one_line(), terminable():
+    with one_line():
         chosen = load(study)
         target = out or Path("results") / f"{Path(study).stem}-{preset}"
         if target.exists() and any(target.iterdir()) and not resume:

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 from rich.console import Console
 
@@ -17,12 +18,18 @@ from cvfl.config.files import load_config
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
 from cvfl.federation.roles import PartyRun, ServerRun
+from cvfl.protocol import Loss
+from cvfl.protocol.metrics import evaluate
 from cvfl.runs.directory import RunDirectory
 from cvfl.runtime import one_thread_a_role
+from cvfl.runtime.descriptors import claim_descriptors
 
 Config = Annotated[Path, typer.Argument(help="Configuration file (TOML).")]
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key; repeat for more.")]
-State = Annotated[Path | None, typer.Option(help="Folder for checkpoints; state/CONFIG/ROLE when not given.")]
+State = Annotated[
+    Path | None, typer.Option(help="Folder for checkpoints; state/CONFIG/ROLE beside the file when not given.")
+]
+Restart = Annotated[bool, typer.Option("--restart", help="Begin anew; the state of the run so far is put aside.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS; for this machine only.")]
 LogJson = Annotated[bool, typer.Option("--log-json", help="Print JSON lines instead of a live display.")]
 Board = Annotated[Path | None, typer.Option("--tensorboard", help="Write scalars for TensorBoard to this folder.")]
@@ -32,6 +39,7 @@ def server(
     config: Config,
     out: Annotated[Path | None, typer.Option(help="Run directory to write; runs/NAME-SEED when not given.")] = None,
     state: State = None,
+    restart: Restart = False,
     change: Changes = None,
     insecure: Insecure = False,
     log_json: LogJson = False,
@@ -45,14 +53,16 @@ def server(
     """
     console = Console(highlight=False)
     with one_line(), observed(console, config.stem, log_json, tensorboard) as seen, one_thread_a_role():
+        claim_descriptors()
         with extra("grpc"):
             from cvfl.runtime.grpc.server import FederationServer  # noqa: PLC0415  an extra
 
         settings = load_config(config, change or [])
+        _load_ahead()
         target = out or free_path(Path("runs") / f"{config.stem}-{settings.seed}")
         RunDirectory(target)  # refuses it now rather than after the last round
-        run = ServerRun(settings, settings.compressor, state or Path("state") / config.stem / "server", seen.round)
-        network = settings.network
+        folder, network = state or _state(config, "server"), settings.network
+        run = ServerRun(settings, settings.compressor, folder, seen.round, restart)
         carrier = FederationServer(
             run.role,
             network.address,
@@ -60,6 +70,8 @@ def server(
             network.on_missing,
             network.wait_limit,
             network.max_frame_mb << 20,
+            network.round_limit,
+            seen.event,
         )
         host = network.address.rpartition(":")[0]
         seen.event("listening", address=f"{host}:{carrier.port}", parties=", ".join(run.role.names))
@@ -75,6 +87,7 @@ def party(
     name: Annotated[str, typer.Option(help="Which party this is; its certificate has the same name.")],
     out: Annotated[Path | None, typer.Option(help="Where the party's model goes; models/CONFIG by default.")] = None,
     state: State = None,
+    restart: Restart = False,
     change: Changes = None,
     insecure: Insecure = False,
     log_json: LogJson = False,
@@ -85,12 +98,14 @@ def party(
     """
     console = Console(highlight=False)
     with one_line(), ExitStack() as stack, observed(console, name, log_json, None) as seen, one_thread_a_role():
+        claim_descriptors()
         with extra("grpc"):
             from cvfl.runtime.grpc.party import attend  # noqa: PLC0415  an extra
 
         settings = load_config(config, change or [])
-        run = PartyRun(settings, name, state or Path("state") / config.stem / name, stack, seen.step)
-        network = settings.network
+        folder, network = state or _state(config, name), settings.network
+        run = PartyRun(settings, name, folder, stack, seen.step, restart=restart)
+        run.role.identity = identity = _identity(settings, name, insecure)
 
         def on_frame() -> None:
             if run.role.party is not None:
@@ -99,7 +114,7 @@ def party(
         attend(
             run.role,
             network.address,
-            _identity(settings, name, insecure),
+            identity,
             lambda why, seconds: seen.wait(f"the server at {network.address} ({why})", seconds),
             network.wait_limit,
             network.max_frame_mb << 20,
@@ -108,6 +123,18 @@ def party(
         target = out or Path("models") / config.stem
         run.finish(target)
         seen.event("finished", model=str(target / f"{name}.safetensors"))
+
+
+def _state(config: Path, role: str) -> Path:
+    """Beside the configuration file, so that it is found again from any folder."""
+    return config.absolute().parent / "state" / config.stem / role
+
+
+def _load_ahead() -> None:
+    """Load what PyTorch and scikit-learn load at their first use: while strangers connect, a file may not be opened."""
+    weight = torch.zeros(1, requires_grad=True)
+    torch.optim.Adam([weight]).step()
+    evaluate(Loss.BINARY, torch.zeros(2), torch.tensor([0.0, 1.0]))
 
 
 def _identity(config: RunConfig, name: str, insecure: bool):  # type: ignore[no-untyped-def]

@@ -104,7 +104,7 @@ def _put(values: MutableMapping[str, Any], key: str, value: Any) -> None:
 
 def _files(values: Mapping[str, Any]) -> Iterator[tuple[MutableMapping[str, Any], str]]:
     """Every place of a configuration that names a file."""
-    parties = [(section, "table") for section in values.get("party", {}).values()]
+    parties = [(section, key) for section in values.get("party", {}).values() for key in ("table", "row_secret")]
     places = [(values.get("data", {}), "path"), (values.get("network", {}), "certificates"), *parties]
     return ((section, key) for section, key in places if key in section)
 
@@ -114,10 +114,11 @@ def _found_from(folder: Path, config: RunConfig) -> RunConfig:
     data = config.data.model_copy(update={"path": folder / config.data.path} if config.data.path else {})
     certificates = config.network.certificates
     network = config.network.model_copy(update={"certificates": folder / certificates} if certificates else {})
-    party = {
-        name: section.model_copy(update={"table": folder / section.table}) if section.table else section
-        for name, section in config.party.items()
-    }
+    party = {}
+    for name, section in config.party.items():
+        named = {key: getattr(section, key) for key in ("table", "row_secret")}
+        found = {key: folder / path for key, path in named.items() if path}
+        party[name] = section.model_copy(update=found)
     return config.model_copy(update={"data": data, "party": party, "network": network})
 
 

@@ -11,6 +11,7 @@ from pydantic import Field, field_serializer, model_validator
 
 from cvfl.compress import build
 from cvfl.data.sets.catalogue import NamedSet
+from cvfl.data.tables.address import without_password
 from cvfl.data.tables.prepare import Settings
 from cvfl.data.tables.table import Kind
 from cvfl.errors import ConfigError
@@ -95,6 +96,10 @@ class PartyConfig(Section):
     """This party's model, if it has another than the others."""
     compressor: str | None = None
     """This party's compressor C_m, if it has another than the others."""
+    row_secret: Path | None = None
+    """A file with the secret by which an earlier run ordered and split its rows, to repeat it; the first party's."""
+    fingerprint: str | None = Field(default=None, pattern=r"^[0-9A-Fa-f]{2}(:?[0-9A-Fa-f]{2}){31}$")
+    """SHA-256 of the certificate that this party is known by; any other one of the authority is refused then."""
 
     @model_validator(mode="after")
     def _one_source(self) -> PartyConfig:
@@ -112,7 +117,7 @@ class PartyConfig(Section):
     @field_serializer("url")
     def _without_password(self, url: str | None) -> str | None:
         """A password never reaches a record of the run."""
-        return url and re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)
+        return url and without_password(url)
 
 
 class PrivacyConfig(Section):
@@ -172,6 +177,8 @@ class NetworkConfig(Section):
     """Wait for a party that is gone, or stop the run."""
     wait_limit: float = Field(default=3600.0, gt=0)
     """Seconds to wait for others before giving up."""
+    round_limit: float = Field(default=600.0, gt=0)
+    """Seconds without any progress after which the party that is awaited is disconnected, as if it had left."""
     checkpoint_every: int = Field(default=10, ge=1)
     """Rounds between two checkpoints."""
     max_frame_mb: int = Field(default=256, ge=1, le=1024)

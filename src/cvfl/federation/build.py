@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from cvfl import models as networks
@@ -22,6 +23,9 @@ from cvfl.config.modes import check_sum, label_holder
 from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
 from cvfl.errors import ConfigError, suggest
+from cvfl.privacy.keys import PairSecrets, session_secrets
+from cvfl.privacy.masks import Masks
+from cvfl.privacy.noise import noise_for
 from cvfl.privacy.relay import Holder, Relay, sealed
 from cvfl.protocol import (
     Codecs,
@@ -39,13 +43,12 @@ from cvfl.protocol import (
 from cvfl.protocol.fusion import Foldable
 from cvfl.protocol.layers import initialised
 from cvfl.protocol.recipe import MakeModel
-from cvfl.protocol.release import MakeRelease
+from cvfl.protocol.release import MakeRelease, Secret
 from cvfl.types import SERVER
-
-if TYPE_CHECKING:  # keys need an extra
-    from cvfl.privacy.keys import PairSecrets
+from cvfl.wire.control import MAX_SPEC, Count
 
 _CPU = torch.device("cpu")
+Width = Annotated[int, Field(ge=1, le=1 << 20)]
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,12 @@ class Facts:
     """What every role must know of the others: who they are, what they send, and the rows they share."""
 
     names: tuple[str, ...]
-    widths: tuple[int, ...]
-    compressors: tuple[str, ...]
-    rows: tuple[int, int, int]
+    widths: tuple[Width, ...]
+    compressors: tuple[Annotated[str, Field(max_length=MAX_SPEC)], ...]
+    rows: tuple[Count, Count, Count]
     """Training, validation and test rows."""
     loss: Loss
-    outputs: int
+    outputs: Annotated[int, Field(ge=1, lt=1 << 16)]
 
 
 def make_recipe(
@@ -108,8 +111,6 @@ def _release(clip: float | None, noise: float | None) -> MakeRelease | None:
     """How noise is added to what leaves a party, if it is."""
     if noise is None or clip is None:
         return None
-    from cvfl.privacy.noise import noise_for  # noqa: PLC0415  an extra
-
     return partial(noise_for, noise * clip)
 
 
@@ -161,15 +162,13 @@ def party_machine(
     labels: Labels,
     codecs: Codecs,
     secrets: PairSecrets | None = None,
-    noise_secret: bytes | None = None,
+    noise_secret: Secret | None = None,
 ) -> PartyMachine:
     """Party m with its rows and the labels that it has; with the server model, too, if labels stay with it.
 
-    `secrets` are those of this session, which masks and seals come from; `noise_secret` is the party's own of this run.
+    `secrets` are those of this session, which masks and seals come from; `noise_secret` is the party's own.
     """
     if codecs.total is not None and secrets is not None:
-        from cvfl.privacy.masks import Masks  # noqa: PLC0415  an extra
-
         codecs.mask(m, Masks(secrets))
     party = recipe.party(m, holding, codecs, noise_secret)
     if not recipe.holder:
@@ -231,7 +230,7 @@ def make_federation(
             labels,
             recipe.codecs() if apart else codecs,
             secrets.get(m),
-            (noise_secrets or {}).get(name),
+            Secret(noise_secrets[name]) if noise_secrets and name in noise_secrets else None,
         )
         for m, name in enumerate(data.names, start=1)
     )
@@ -240,11 +239,7 @@ def make_federation(
 
 def _session(recipe: Recipe) -> dict[int, PairSecrets]:
     """What each party of this process shares with the others, for one session, if the mode needs it."""
-    if not (recipe.plan.secure or recipe.holder):
-        return {}
-    from cvfl.privacy.keys import session_secrets  # noqa: PLC0415  an extra
-
-    return session_secrets(recipe.plan.M)
+    return session_secrets(recipe.plan.M) if recipe.plan.secure or recipe.holder else {}
 
 
 def labels_of(data: VerticalData, device: torch.device = _CPU) -> Labels:

@@ -1,23 +1,28 @@
-"""The handshake: which message may pass between a party and the server, and when. One table for both ends.
+"""The handshake: which message may pass between a party and the server, when and in which direction. For both ends.
 
     phase       entered when              what may pass
     WAITING     the party said hello,     nothing: others are missing. What still comes is of the session before
                 or somebody left
     RECALLED    the server sent Recall    up Have: the rounds that the party has kept
     KNOWN       the party sent Have       down Settle, when all have said so
-    SETTLING    the server sent Settle    up and down Blinded, down Matched: alignment; up and down Targets: labels
-                                          up Settled: the party's rows are in their order
+    SECRET      rows are settled anew     RowSecret: up from the first party, down to the others
+    ALIGNING    rows are found by ids     up and down Blinded, down Matched
+    MATCHED     the rows are in order     Targets: up from the party with the label, down to the others
+    TOLD        what rows are for is      up Settled
+                known
     SETTLED     the party sent Settled    down Begin, when all have said so: back to round t0
     TRAINING    the server sent Begin     the rounds; up Complete: the last one is kept
     COMPLETE    the party sent Complete   down End, when all have said so
     ENDED       the server sent End       up End: the party has heard it
 
-A session begins with Recall, whenever a role has come back, from any phase. Each end follows the table by what it sends
-and gets; a message that is not in it is refused with the name of who sent it, and changes nothing.
+Rows that are known, and those of a data set by name, go from KNOWN to TOLD; rows that are taken as they are skip
+ALIGNING. A session begins with Recall, whenever a role has come back, from any phase. Each end follows the table by
+what it sends and gets; a message that is not in it is refused with the name of who sent it, and changes nothing.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 from cvfl.errors import LocalProtocolError, RemoteProtocolError
@@ -35,7 +40,7 @@ from cvfl.wire import (
     Report,
     Setup,
 )
-from cvfl.wire.control import Begin, Complete, Control, End, Have, Recall, Settle, Settled, Targets
+from cvfl.wire.control import Begin, Complete, Control, End, Have, How, Recall, RowSecret, Settle, Settled, Targets
 
 
 class Phase(StrEnum):
@@ -44,7 +49,10 @@ class Phase(StrEnum):
     WAITING = "waiting for the others"
     RECALLED = "recalled"
     KNOWN = "waiting for the others' rounds"
-    SETTLING = "settling rows"
+    SECRET = "before the secret of the rows"
+    ALIGNING = "aligning"
+    MATCHED = "before it is told what rows are for"
+    TOLD = "settling rows"
     SETTLED = "waiting for the others' rows"
     TRAINING = "training"
     COMPLETE = "waiting for the others' last round"
@@ -52,53 +60,81 @@ class Phase(StrEnum):
 
 
 Anything = Message | Setup | Control | Targets
-_UP: dict[tuple[Phase, type], Phase] = {
-    (Phase.RECALLED, Have): Phase.KNOWN,
-    (Phase.SETTLING, Blinded): Phase.SETTLING,
-    (Phase.SETTLING, Targets): Phase.SETTLING,
-    (Phase.SETTLING, Settled): Phase.SETTLED,
-    **{(Phase.TRAINING, kind): Phase.TRAINING for kind in (Embedding, Evaluation, Passed, Report)},
-    (Phase.TRAINING, Complete): Phase.COMPLETE,
-    (Phase.ENDED, End): Phase.ENDED,
+UP, DOWN = Direction.UP, Direction.DOWN
+TABLE: dict[tuple[Phase, type, Direction], Phase] = {
+    **{(phase, Recall, DOWN): Phase.RECALLED for phase in Phase},
+    (Phase.RECALLED, Have, UP): Phase.KNOWN,
+    (Phase.KNOWN, Settle, DOWN): Phase.SECRET,
+    **{(Phase.SECRET, RowSecret, way): Phase.ALIGNING for way in Direction},
+    **{(Phase.ALIGNING, Blinded, way): Phase.ALIGNING for way in Direction},
+    (Phase.ALIGNING, Matched, DOWN): Phase.MATCHED,
+    **{(Phase.MATCHED, Targets, way): Phase.TOLD for way in Direction},
+    (Phase.TOLD, Settled, UP): Phase.SETTLED,
+    (Phase.SETTLED, Begin, DOWN): Phase.TRAINING,
+    **{(Phase.TRAINING, kind, UP): Phase.TRAINING for kind in (Embedding, Evaluation, Passed, Report)},
+    **{(Phase.TRAINING, kind, DOWN): Phase.TRAINING for kind in (Broadcast, Folded, Gradient, Passed)},
+    (Phase.TRAINING, Complete, UP): Phase.COMPLETE,
+    (Phase.TRAINING, End, DOWN): Phase.ENDED,  # to a party that comes back when all is over
+    (Phase.COMPLETE, End, DOWN): Phase.ENDED,
+    (Phase.ENDED, End, UP): Phase.ENDED,
 }
-_DOWN: dict[tuple[Phase, type], Phase] = {
-    **{(phase, Recall): Phase.RECALLED for phase in Phase},
-    (Phase.KNOWN, Settle): Phase.SETTLING,
-    **{(Phase.SETTLING, kind): Phase.SETTLING for kind in (Blinded, Matched, Targets)},
-    (Phase.SETTLED, Begin): Phase.TRAINING,
-    **{(Phase.TRAINING, kind): Phase.TRAINING for kind in (Broadcast, Folded, Gradient, Passed)},
-    (Phase.TRAINING, End): Phase.ENDED,  # to a party that comes back when all is over
-    (Phase.COMPLETE, End): Phase.ENDED,
-}
-TABLE = {Direction.UP: _UP, Direction.DOWN: _DOWN}
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Which party a link is with: the first one, the one with the label, and whether parties bring tables."""
+
+    first: bool
+    label: bool
+    tables: bool
+
+    def allows(self, kind: type, way: Direction) -> bool:
+        """Who sends: the first party its secret of the rows, the party with the label what rows are for."""
+        if kind is RowSecret:
+            return (way is UP) == self.first
+        return kind is not Targets or (way is UP) == self.label
 
 
 class Link:
     """One end of the connection between a party and the server: it follows the table."""
 
-    def __init__(self, direction: Direction) -> None:
+    def __init__(self, sends: Direction, seat: Seat) -> None:
         self.phase = Phase.WAITING
-        self._sends = direction
-        self._takes = Direction.DOWN if direction is Direction.UP else Direction.UP
+        self.seat = seat
+        self._sends = sends
+        self._how: How = "known"
 
     @property
     def stale(self) -> bool:
         """Whether what comes up may still be of a session that is over."""
         return self.phase in (Phase.WAITING, Phase.RECALLED)
 
+    @property
+    def owes(self) -> bool:
+        """Whether the party has something to say now."""
+        return any(phase is self.phase and way is UP and self.seat.allows(kind, way) for phase, kind, way in TABLE)
+
     def take(self, message: Anything, who: str) -> None:
         """Move on by a message that came from `who`, or refuse it."""
-        known = TABLE[self._takes].get((self.phase, type(message)))
-        if known is None:
+        if not self._moves(message, DOWN if self._sends is UP else UP):
             raise RemoteProtocolError(f"{who}: an unexpected {type(message).__name__} ({self.phase})")
-        self.phase = known
 
     def send(self, message: Anything) -> None:
         """Move on by a message that is sent now."""
-        known = TABLE[self._sends].get((self.phase, type(message)))
-        if known is None:
+        if not self._moves(message, self._sends):
             raise LocalProtocolError(f"a {type(message).__name__} is not to be sent now ({self.phase})")
+
+    def _moves(self, message: Anything, way: Direction) -> bool:
+        known = TABLE.get((self.phase, type(message), way))
+        if known is None or not self.seat.allows(type(message), way):
+            return False
+        if isinstance(message, Settle):
+            self._how = message.how
+            known = known if self.seat.tables and message.how != "known" else Phase.TOLD
+        if isinstance(message, RowSecret) and self._how == "as-is":
+            known = Phase.MATCHED
         self.phase = known
+        return True
 
     def wait(self) -> None:
         """Somebody left: the session is over."""

@@ -1,6 +1,6 @@
 """From a configuration to the rows of a federation: a named data set, or the parties' own tables, aligned.
 
-    open tables ──▶ ids ──private alignment──▶ common ids ──hash──▶ order and split ──▶ every party prepares its columns
+    open tables ──▶ ids ──private alignment──▶ common ids ──keyed hash──▶ order and split ──▶ columns prepared
 
 What happens here for all parties in one process, each party does alone on its own machine; only ids travel, blinded.
 """
@@ -22,14 +22,18 @@ from cvfl.data.tables.kinds import DEFAULT_MISSING
 from cvfl.data.tables.label import Label
 from cvfl.data.tables.organisation import Assembled, Organisation, PartyTable, assemble
 from cvfl.data.tables.sources import Source, open_table
-from cvfl.data.tables.split import Shares, hashed, stratified
+from cvfl.data.tables.split import Shares, hashed, hashed_rows, seed_key, stratified
 from cvfl.errors import DataError
 from cvfl.privacy import Aligned, AlignmentParty, AlignmentServer
+from cvfl.privacy.keys import session_secrets
+from cvfl.privacy.sealing import Sealing
 from cvfl.protocol import Loss
-from cvfl.rng import SPLIT, stream
 from cvfl.runtime import Meter
 from cvfl.runtime.align import align
 from cvfl.types import OnStep
+
+LONGEST_KEY = 64
+"""Bytes of a key of the hash that orders rows."""
 
 
 @dataclass(frozen=True)
@@ -100,41 +104,70 @@ def open_party(config: RunConfig, name: str, stack: ExitStack, on_step: OnStep =
 
 
 def shared_rows(tables: list[PartyTable], config: RunConfig, on_step: OnStep = lambda *_: None) -> Rows:
-    """The rows of the people whom all parties hold, in an order that belongs to the seed."""
+    """The rows of the people whom all parties hold, in an order that belongs to the key of the rows."""
+    key = row_key(config)
     if config.data.alignment == "aligned":
-        return _rows_as_they_are(tables, config.seed)
+        return _rows_as_they_are(tables, key)
     places, traffic = [table.ids() for table in tables], Meter()
-    server = AlignmentServer([table.party.name for table in tables])
-    parties = [AlignmentParty(m, list(ids)) for m, ids in enumerate(places, start=1)]
+    names, sizes = [table.party.name for table in tables], [len(ids) for ids in places]
+    server, secrets = AlignmentServer(names, sizes), session_secrets(len(names))
+    parties = [
+        AlignmentParty(m, list(ids), sizes, Sealing(secrets[m], names, "rows")) for m, ids in enumerate(places, start=1)
+    ]
     aligned = align(server, parties, traffic, lambda done, total: on_step("aligning", done, total))
     assert parties[0].common is not None
-    ids, fractions = in_order(parties[0].common, config.seed)
+    ids, fractions = in_order(parties[0].common, key)
     rows = tuple(np.array([party[text] for text in ids], dtype=np.int64) for party in places)
     return Rows(rows, fractions, aligned, traffic)
 
 
-def in_order(common: Collection[str], seed: int) -> tuple[list[str], NDArray[np.float64]]:
-    """The shared ids in the order that belongs to the seed, and the number by which each is split."""
+def row_key(config: RunConfig) -> bytes:
+    """By what rows are ordered and split when all are here: the secret in a file of the first party, or the seed.
+
+    Parties that are apart agree on a secret instead, which the server does not have.
+    """
+    return row_secret(config, next(iter(config.party))) or seed_key(config.seed)
+
+
+def row_secret(config: RunConfig, name: str) -> bytes | None:
+    """The secret that a party's file has, if it names one: that of an earlier run, to repeat it."""
+    path = config.party[name].row_secret
+    if path is None:
+        return None
+    try:
+        secret = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"party.{name}.row_secret: {path}: {error.strerror}") from None
+    if not 1 <= len(secret) <= LONGEST_KEY:
+        raise DataError(f"party.{name}.row_secret: {path} has {len(secret)} bytes; a secret has 1 to {LONGEST_KEY}")
+    return secret
+
+
+def in_order(common: Collection[str], key: bytes) -> tuple[list[str], NDArray[np.float64]]:
+    """The shared ids in the order that belongs to the key, and the number by which each is split."""
     ids = sorted(common)
-    keys, fractions = hashed(ids, seed)
+    keys, fractions = hashed(ids, key)
     order = np.argsort(keys, kind="stable")
     return [ids[i] for i in order], fractions[order]
 
 
-def _rows_as_they_are(tables: list[PartyTable], seed: int) -> Rows:
+def _rows_as_they_are(tables: list[PartyTable], key: bytes) -> Rows:
     """Row i is the same person in every table; rows without a label are left out."""
     sizes = {table.party.name: table.table.rows for table in tables}
     if len(set(sizes.values())) > 1:
         counts = ", ".join(f"{name} {rows:,}" for name, rows in sizes.items())
         raise DataError(f'data.alignment = "aligned" needs tables of the same length ({counts} rows)')
     (label,) = (table.label for table in tables if table.label)
-    used = np.flatnonzero(label.known)
-    return Rows((used,) * len(tables), row_fractions(len(label.known), seed)[used])
+    places, fractions = numbered_in_order(len(label.known), key)
+    used = label.known[places]
+    return Rows((places[used],) * len(tables), fractions[used])
 
 
-def row_fractions(rows: int, seed: int) -> NDArray[np.float64]:
-    """The number by which each row is split when rows have no ids."""
-    return stream(seed, SPLIT, "rows").uniform(rows)
+def numbered_in_order(rows: int, key: bytes) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The same for rows without ids: their places."""
+    keys, fractions = hashed_rows(rows, key)
+    order = np.argsort(keys, kind="stable")
+    return order, fractions[order]
 
 
 def parts_of(

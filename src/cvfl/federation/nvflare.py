@@ -4,16 +4,18 @@
     JOB/app/config/config_fed_*.json       cvfl's controller and executor; no code travels
     JOB/app/config/cvfl.json               the run's terms and the parties' names
 
-    SITE/local/cvfl.toml                   what is a party's own: its table, as in any configuration file
+    SITE/local/cvfl.toml                   what is a party's own: its table, its model, its compressor
     SITE/cvfl/NAME/                        its state while the run goes on, its model afterwards
 
-A site's file is laid over the job's configuration. If it changes a term of the run, the server refuses the party.
+From a job a site takes the terms and the names, nothing else: tables, columns, code and compressors are its own affair.
+Its file is laid over the terms. If it changes one, the server refuses the party.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import tomllib
 from contextlib import ExitStack
@@ -21,10 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tomlkit
+
 from cvfl.config.files import parse_config
 from cvfl.config.schema import RunConfig, check_tables
+from cvfl.data.sets.catalogue import READERS
 from cvfl.errors import ConfigError, writing
 from cvfl.federation.roles import PartyRun, ServerRun, federation_names
+from cvfl.federation.terms import NOT_TERMS, NOT_TERMS_OF_DATA
+from cvfl.privacy.identity import Identity
 from cvfl.runs.progress import Progress, progress_values
 from cvfl.runtime.nvflare.place import Place
 
@@ -34,44 +41,52 @@ EXECUTOR = "cvfl.runtime.nvflare.executor.PartyExecutor"
 ROLES = "cvfl.federation.nvflare.JobRoles"
 CLASSES = (CONTROLLER, EXECUTOR, ROLES)
 """What a site must allow FLARE to build."""
-_OF_ALL = {"model", "compressor"}
+SITE_VARIABLE = "CVFL_SITE_FILE"
+"""Names the site's file where there is another one than in its folder; a job cannot set it."""
+_PATIENCE = {"checkpoint_every", "wait_limit", "round_limit"}
 _log = logging.getLogger(__name__)
 
 
-def shared_values(config: RunConfig) -> dict[str, Any]:
-    """What all sites may see: terms, parties' names, their models and compressors; no table, url, label or path."""
-    values = _values(config)
-    values["data"].pop("path", None)
-    sections = {name: section.items() for name, section in values.get("party", {}).items()}
-    values["party"] = {name: {key: value for key, value in items if key in _OF_ALL} for name, items in sections.items()}
-    return values
+def shared_values(values: dict[str, Any]) -> dict[str, Any]:
+    """Of a configuration what all roles must have alike, the names of the parties, and how patient roles are."""
+    terms = {key: value for key, value in values.items() if key not in NOT_TERMS}
+    terms["data"] = {key: value for key, value in _section(values, "data").items() if key not in NOT_TERMS_OF_DATA}
+    network = {key: value for key, value in _section(values, "network").items() if key in _PATIENCE}
+    return terms | {"party": {name: {} for name in _section(values, "party")}, "network": network}
+
+
+def _section(values: dict[str, Any], name: str) -> dict[str, Any]:
+    section = values.get(name, {})
+    return section if isinstance(section, dict) else {}
 
 
 def local_values(config: RunConfig) -> dict[str, Any]:
     """Everything, for a simulation on this machine; files are named by their full paths."""
-    values = _values(config)
+    values = config.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     if config.data.path:
         values["data"]["path"] = str(config.data.path.resolve())
     for name, section in config.party.items():
-        values["party"][name] |= {"table": str(section.table.resolve())} if section.table else {"url": section.url}
+        files = {key: getattr(section, key) for key in ("table", "row_secret")}
+        own = {key: str(path.resolve()) for key, path in files.items() if path}
+        values["party"][name] |= own | ({"url": section.url} if section.url else {})
     return values
 
 
-def _values(config: RunConfig) -> dict[str, Any]:
-    values = config.model_dump(mode="json", exclude_unset=True)
-    values["network"] = {"checkpoint_every": config.network.checkpoint_every, "wait_limit": config.network.wait_limit}
-    return values
-
-
-def write_job(config: RunConfig, name: str, folder: Path, simulated: bool = False) -> tuple[str, ...]:
+def write_job(config: RunConfig, name: str, folder: Path) -> tuple[str, ...]:
     """Write the job; its parties' names."""
     run_folder(folder, name)  # refuses a name that sites would refuse
     names = federation_names(config)
-    if simulated and config.data.name is None:
-        check_tables(config)
-    values = {"name": name, "config": local_values(config) if simulated else shared_values(config)}
-    write_job_folder(folder, name, names, ROLES, values)
+    values = config.model_dump(mode="json", exclude_unset=True)
+    values["network"] = config.network.model_dump(include=_PATIENCE)
+    write_job_folder(folder, name, names, ROLES, {"name": name, "config": shared_values(values)})
     return names
+
+
+def write_site_file(config: RunConfig, path: Path) -> None:
+    """Write what all sites of a simulation on this machine have: everything."""
+    if config.data.name is None:
+        check_tables(config)
+    path.write_text(tomlkit.dumps(local_values(config)), encoding="utf-8")
 
 
 def write_job_folder(folder: Path, name: str, names: tuple[str, ...], roles: str, values: dict[str, Any]) -> None:
@@ -144,7 +159,8 @@ class ServerJob:
     def __post_init__(self) -> None:
         self.folder = _clean(run_folder(self.place.root, self.name))
         self._run = ServerRun(self.config, self.name, self.folder / "state", self._show)
-        self.role, self.patience = self._run.role, self.config.network.wait_limit
+        network = self.config.network
+        self.role, self.limits = self._run.role, (network.wait_limit, network.round_limit)
 
     def finish(self) -> None:
         """Write the run directory among the job's results, which the one who submitted it can download."""
@@ -170,7 +186,8 @@ class PartyJob:
 
     def __post_init__(self) -> None:
         self.folder, self._stack = _clean(run_folder(self.place.root, self.name)), ExitStack()
-        self._run = PartyRun(self.config, self.place.site, self.folder / "state", self._stack)
+        identity = _identity(self.place.root / "startup")
+        self._run = PartyRun(self.config, self.place.site, self.folder / "state", self._stack, identity=identity)
         self.role = self._run.role
 
     def finish(self) -> None:
@@ -180,6 +197,12 @@ class PartyJob:
     def close(self) -> None:
         """Close the table."""
         self._stack.close()
+
+
+def _identity(startup: Path) -> Identity | None:
+    """The certificate that FLARE has given the site; a simulation has none."""
+    files = [startup / name for name in ("rootCA.pem", "client.crt", "client.key")]
+    return Identity.read(*files) if all(path.exists() for path in files) else None
 
 
 def _clean(folder: Path) -> Path:
@@ -196,9 +219,25 @@ def _job(place: Place) -> dict[str, Any]:
 
 
 def _settings(place: Place) -> tuple[str, RunConfig]:
-    job, own = _job(place), place.local / SITE_FILE
-    values = _laid_over(job["config"], _own_values(own)) if own.exists() else job["config"]
-    return job["name"], parse_config(values, str(own) if own.exists() else JOB_FILE)
+    job, own = _job(place), Path(os.environ.get(SITE_VARIABLE) or place.local / SITE_FILE)
+    values, terms = _own_values(own) if own.exists() else {}, shared_values(job["config"])
+    for check in (_check_code, _check_data):
+        check(terms, values, own)
+    return job["name"], parse_config(_laid_over(terms, values), str(own) if own.exists() else JOB_FILE)
+
+
+def _check_code(terms: dict[str, Any], own: dict[str, Any], path: Path) -> None:
+    """A job may name a model of cvfl, and code only if the site's file does so, too."""
+    name = _section(terms, "server_model").get("name", "")
+    if ":" in str(name) and _section(own, "server_model").get("name") != name:
+        raise ConfigError(f"server_model.name: a job cannot name code; to run {name!r}, say so in {path}")
+
+
+def _check_data(terms: dict[str, Any], own: dict[str, Any], path: Path) -> None:
+    """A job may name a data set that ships with cvfl, and files of a site only if its own file does so, too."""
+    name = terms["data"].get("name")
+    if name is not None and "path" in READERS[str(name)].takes and _section(own, "data").get("name") != name:
+        raise ConfigError(f"data.name: a job cannot open files of a site; to use {name!r}, say so in {path}")
 
 
 def _own_values(path: Path) -> dict[str, Any]:
@@ -207,7 +246,8 @@ def _own_values(path: Path) -> dict[str, Any]:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"{path}: {error}") from None
-    sections = [(values.get("data"), "path"), *((section, "table") for section in values.get("party", {}).values())]
+    parties = [(section, key) for section in _section(values, "party").values() for key in ("table", "row_secret")]
+    sections = [(values.get("data"), "path"), *parties]
     for section, key in sections:
         if isinstance(section, dict) and isinstance(section.get(key), str):
             section[key] = str(path.parent / section[key])

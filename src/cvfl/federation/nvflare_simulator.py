@@ -8,17 +8,26 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from tempfile import mkdtemp
 
 from cvfl.config.schema import RunConfig
 from cvfl.errors import CvflError
-from cvfl.federation.nvflare import CLASSES, ERROR_FILE, PROGRESS_FILE, run_folder, write_job
+from cvfl.federation.nvflare import (
+    CLASSES,
+    ERROR_FILE,
+    PROGRESS_FILE,
+    SITE_FILE,
+    SITE_VARIABLE,
+    run_folder,
+    write_job,
+    write_site_file,
+)
 from cvfl.federation.processes import add_parties
 from cvfl.federation.train import RunResult
 from cvfl.runs import directory as record
 from cvfl.runs.progress import Progress, progress_of
 from cvfl.runtime.nvflare import require
 from cvfl.runtime.supervisor import Supervisor
+from cvfl.scratch import Scratch
 
 _MODULE = "nvflare.private.fed.app.simulator.simulator"
 _RESULTS = Path("server", "simulate_job", "cvfl")
@@ -38,13 +47,14 @@ def train_nvflare(
     require()
     if out is not None:
         record.RunDirectory(out)  # refuses a folder that is in use before anything is computed
-    folder = Path(mkdtemp(prefix="cvfl-nvflare-"))
-    workspace, job, log = folder / "workspace", folder / "job", folder / "simulator.log"
-    try:
-        names = write_job(config, name, job, simulated=True)
+    with Scratch() as scratch:
+        folder = scratch.path
+        workspace, job, log = folder / "workspace", folder / "job", folder / "simulator.log"
+        names = write_job(config, name, job)
+        write_site_file(config, folder / SITE_FILE)
         (workspace / "local").mkdir(parents=True)
         (workspace / "local" / "resources.json").write_text(json.dumps({"class_allow_list": CLASSES}), encoding="utf-8")
-        code = _simulate(job, workspace, names, log, name, on_round)
+        code = _simulate(folder, names, name, on_round)
         results = workspace / _RESULTS
         if not (results / "summary.json").exists():
             raise CvflError(_reason(workspace, names, name, code, log))
@@ -56,16 +66,13 @@ def train_nvflare(
             out.parent.mkdir(parents=True, exist_ok=True)
             shutil.copytree(results, out, dirs_exist_ok=True)
         return RunResult(summary, history, {}, out)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _simulate(
-    job: Path, workspace: Path, names: tuple[str, ...], log: Path, name: str, on_round: Callable[[Progress], None]
-) -> int:
-    arguments = [str(job), "-w", str(workspace), "-c", ",".join(names), "-t", str(len(names))]
-    with log.open("wb") as file, Supervisor() as processes:
-        processes.start("simulator", ["-m", _MODULE, *arguments], file, subprocess.STDOUT)
+def _simulate(folder: Path, names: tuple[str, ...], name: str, on_round: Callable[[Progress], None]) -> int:
+    workspace, own = folder / "workspace", {SITE_VARIABLE: str(folder / SITE_FILE)}
+    arguments = [str(folder / "job"), "-w", str(workspace), "-c", ",".join(names), "-t", str(len(names))]
+    with (folder / "simulator.log").open("wb") as file, Supervisor() as processes:
+        processes.start("simulator", ["-m", _MODULE, *arguments], file, subprocess.STDOUT, own)
         process = processes.children["simulator"]
         progress = _progress(run_folder(workspace / "server", name) / PROGRESS_FILE)
         while process.poll() is None:

@@ -1,24 +1,31 @@
 """A party between any two frames: it joins its federation, settles its rows, trains, and survives a restart.
 
-What may be said when is in handshake.py. No I/O but its own folder:
+What may be said when is in handshake.py; what the server says besides is held against the party's own configuration.
+No I/O but its own folder:
 
-    FOLDER/setup/        which run this is, which rows are shared, and the secret of the party's noise
+    FOLDER/setup/        which run this is, which rows are shared, and by which key they are ordered
     FOLDER/checkpoints/  the party's complete state every few rounds
+    FOLDER/released      with noise: what left the party, by round
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cvfl.errors import DecodeError, RemoteProtocolError
-from cvfl.federation.handshake import Link
-from cvfl.federation.rows import PartyRows
+from cvfl.federation.handshake import Link, Seat
+from cvfl.federation.rows import PartyRows, TableRows
+from cvfl.federation.terms import digest_of, read_facts
 from cvfl.privacy import AlignmentParty
+from cvfl.privacy.identity import Identity
+from cvfl.privacy.keys import Keyring, PairSecrets, SessionKey
+from cvfl.privacy.released import Released
+from cvfl.privacy.sealing import Sealing
 from cvfl.protocol import Measured, PartyMachine
+from cvfl.protocol.release import Secret
 from cvfl.runs.directory import fingerprint
 from cvfl.runtime.checkpoint import Checkpoints
 from cvfl.types import Direction
@@ -30,8 +37,10 @@ from cvfl.wire.control import (
     End,
     Have,
     Hello,
+    Offer,
     Recall,
     Refusal,
+    RowSecret,
     Settle,
     Settled,
     Targets,
@@ -39,39 +48,71 @@ from cvfl.wire.control import (
 )
 from cvfl.wire.read import read_frame
 
-if TYPE_CHECKING:  # the keys of a session need an extra
-    from cvfl.privacy.keys import PairSecrets, SessionKey
-
 _MOST_ERRORS = 10_000
+_ABOUT = b"row secret"
 
 
 class PartyRole:
-    """Drives one party; `done` or `refused` says that it is over."""
+    """Drives one party; `done` or `refused` says that it is over.
+
+    `identity` signs its keys, `row_secret` orders the rows if it is the first party, `noise_secret` is for its noise.
+    """
 
     def __init__(
-        self, rows: PartyRows, terms: dict[str, Any], offer: dict[str, Any], folder: Path, every: int = 10
+        self,
+        rows: PartyRows,
+        terms: dict[str, Any],
+        offer: Offer,
+        folder: Path,
+        every: int = 10,
+        identity: Identity | None = None,
+        row_secret: bytes = b"",
+        noise_secret: bytes | None = None,
     ) -> None:
         self.rows, self.terms, self.offer, self.every = rows, terms, offer, every
         self.party: PartyMachine | None = None
         self.done = False
         self.refused: str | None = None
-        self._setup = Checkpoints(folder / "setup")
-        self._checkpoints = Checkpoints(folder / "checkpoints")
-        self._link = Link(Direction.UP)
-        self._session, self._m = 0, 0
-        self._run, self._settling = "", ""
+        self._m, self._session, self._run = rows.m, 0, ""
+        self._setup = Checkpoints(folder / "setup", rows.name)
+        self._checkpoints = Checkpoints(folder / "checkpoints", self._of)
+        tables = isinstance(rows, TableRows)
+        self._link = Link(Direction.UP, Seat(rows.m == 1, offer.label, tables))
+        self.identity = identity
+        self._has_keys = tables or rows.keyed
         self._key: SessionKey | None = None
+        self._secrets: PairSecrets | None = None
+        self._settling: Settle | None = None
+        self._row_key = b""
+        self._sealing: Sealing | None = None
         self._alignment: AlignmentParty | None = None
         self._facts: dict[str, Any] = {}
         self._errors: dict[int, Measured] = {}
         self._kept = -1
-        self.new_secret: Callable[[], bytes] = lambda: os.urandom(32)
-        self._noise_secret = b""
+        self._row_secret, self._noise_secret = row_secret, None
+        if noise_secret is not None:
+            self._noise_secret = Secret(noise_secret, Released(folder / "released", rows.name).note)
         if self._setup.rounds():
             known = self._setup.load(0)
-            self._run, self._noise_secret = known["run"], known["noise secret"]
+            self._belongs_to(known["run"])
             rows.restore(known["rows"])
             self._end_again(known["end"])
+        else:
+            self._checkpoints.check_none()
+
+    @property
+    def _keyring(self) -> Keyring:
+        pins = {name: section.fingerprint for name, section in self.rows.config.party.items()}
+        return Keyring(self.rows.names, digest_of(self.terms), self.identity, pins)
+
+    @property
+    def _of(self) -> str:
+        """What its checkpoints are of."""
+        return f"{self.rows.name} in run {self._run}"
+
+    def _belongs_to(self, run: str) -> None:
+        self._run = run
+        self._checkpoints.of = self._of
 
     @property
     def name(self) -> str:
@@ -82,7 +123,9 @@ class PartyRole:
         """The first frame on a new connection."""
         self._forget(0)
         self._link.wait()
-        return encode_control(Hello(name=self.name, terms=self.terms, offer=self.offer), self._m)
+        kept = self._checkpoints.rounds()
+        hello = Hello(name=self.name, terms=self.terms, offer=self.offer, run=self._run, rounds=kept)
+        return encode_control(hello, self._m)
 
     def receive(self, frame: Bytes) -> Iterator[bytes]:
         """Answer a frame; the answers come as they are ready."""
@@ -102,6 +145,8 @@ class PartyRole:
                 return self._recall(session)
             case Settle():
                 return self._settle(message)
+            case RowSecret():
+                return self._in_order_of(self._opened(message))
             case Blinded() | Matched():
                 return self._align(message)
             case Targets():
@@ -115,25 +160,66 @@ class PartyRole:
 
     def _forget(self, session: int) -> None:
         self._session, self.party, self._alignment = session, None, None
+        self._secrets, self._sealing, self._settling = None, None, None
 
     def _recall(self, session: int) -> Iterable[bytes]:
         self._forget(session)
-        self._key = self.rows.session_key()
-        public = self._key.public.hex() if self._key else ""
-        return [self._say(Have(session=session, run=self._run, rounds=self._checkpoints.rounds(), key=public))]
+        self._key = SessionKey() if self._has_keys else None
+        key = self._keyring.signed(self._m, session, self._key) if self._key else None
+        ids = len(self.rows.ids()) if self.rows.how == "align" else 0
+        kept = self._checkpoints.rounds()
+        return [self._say(Have(session=session, run=self._run, rounds=kept, ids=ids, key=key))]
 
     def _settle(self, settle: Settle) -> Iterable[bytes]:
         self._check(settle.session == self._session, f"rows are to be settled for session {settle.session}")
-        self._settling, self._m = settle.run, settle.m
+        self._check(settle.m == self._m, f"this is party {self._m} of {', '.join(self.rows.names)}, not {settle.m}")
+        if self._key and settle.keys:
+            self._secrets = self._keyring.agree(self._m, self._session, self._key, settle.keys)
         if settle.how == "known":
+            known = settle.run == self._run and self.rows.sizes() is not None
+            self._check(known, "rows are taken as known that are not")
             return self._settled()
-        # On disk before anything is sent: a run that goes back to its start must not draw other noise.
-        self._noise_secret = self.new_secret()
-        self._run = ""  # until the rows are settled anew, there is nothing to go back to
+        self._check(settle.how == self.rows.how, f"rows are to be settled {settle.how}, not {self.rows.how}")
+        self._check_loss(0)
         self._checkpoints.drop_after(-1)
-        if settle.how == "as-is":
-            return self._told(self.rows.settle(None))
-        self._alignment = AlignmentParty(self._m, self.rows.ids())
+        self._belongs_to("")  # until the rows are settled anew, there is nothing to go back to
+        self._settling = settle
+        if not isinstance(self.rows, TableRows):
+            return self._told(self.rows.settle(None, b""))
+        return self._share_secret() if self._m == 1 else []
+
+    def _check_loss(self, t0: int) -> None:
+        """Refuse to go back to a round further than a crash explains: what is kept here is not the server's to drop."""
+        newest = max(self._checkpoints.rounds(), default=0)
+        said = f"the run is to begin anew; round {newest} is kept here, start with --restart if that is meant"
+        self._check(t0 > 0 or newest <= self.every, said)
+
+    @property
+    def _rows_sealing(self) -> Sealing:
+        if self._secrets is None:
+            raise RemoteProtocolError(f"{self.name}: the server began without the keys of the parties")
+        self._sealing = self._sealing or Sealing(self._secrets, self.rows.names, "rows")
+        return self._sealing
+
+    def _share_secret(self) -> Iterable[bytes]:
+        """The first party has the secret by which rows are ordered, and seals it for each of the others."""
+        secret, others = self._row_secret, range(2, len(self.rows.names) + 1)
+        sealed = [self._rows_sealing.seal_bytes(j, secret, _ABOUT).hex() for j in others]
+        yield self._say(RowSecret(session=self._session, sealed=sealed))
+        yield from self._in_order_of(secret)
+
+    def _opened(self, message: RowSecret) -> bytes:
+        due = message.session == self._session and len(message.sealed) == 1
+        self._check(due, "no secret of the rows for this party")
+        return self._rows_sealing.open_bytes(1, bytes.fromhex(message.sealed[0]), _ABOUT, "the secret of the rows")
+
+    def _in_order_of(self, secret: bytes) -> Iterable[bytes]:
+        """The parties share the secret: take the rows as they are, or begin to align them."""
+        assert self._settling is not None
+        self._row_key = secret
+        if self._settling.how == "as-is":
+            return self._told(self.rows.settle(None, secret))
+        self._alignment = AlignmentParty(self._m, self.rows.ids(), self._settling.ids, self._rows_sealing)
         return map(self._say, self._alignment.start())
 
     def _align(self, message: Blinded | Matched) -> Iterable[bytes]:
@@ -143,7 +229,7 @@ class PartyRole:
         if self._alignment.common is None:
             return replies
         common, self._alignment = self._alignment.common, None
-        return self._told(self.rows.settle(common))
+        return self._told(self.rows.settle(common, self._row_key))
 
     def _told(self, targets: Targets | None) -> Iterable[bytes]:
         """The label holder says what the rows are for; the others wait until they hear it, unless they know."""
@@ -154,36 +240,32 @@ class PartyRole:
 
     def _settled(self) -> Iterable[bytes]:
         sizes = self.rows.sizes()
-        if sizes is None:
-            raise RemoteProtocolError(f"{self.name}: rows are taken as known that are not")
-        self._run = self._settling
+        assert sizes is not None
+        if self._settling is not None:
+            self._belongs_to(self._settling.run)
         self._keep(None)
         return [self._say(Settled(session=self._session, rows=sizes))]
 
     def _keep(self, end: dict[str, Any] | None) -> None:
-        rows = self.rows.state()
-        self._setup.save(0, {"run": self._run, "rows": rows, "end": end, "noise secret": self._noise_secret})
+        self._setup.save(0, {"run": self._run, "rows": self.rows.state(), "end": end})
 
     def _begin(self, begin: Begin) -> Iterable[bytes]:
         self._check(begin.session == self._session and begin.m == self._m, f"rounds of session {begin.session} begin")
-        self._facts = begin.facts
-        self.party = self.rows.machine(self._m, begin.facts, self._secrets(begin.keys), self._noise_secret)
-        self._checkpoints.drop_after(begin.t0)
-        self._kept, self._errors = begin.t0, {}
+        self._check_loss(begin.t0)
+        facts = read_facts(begin.facts)
+        self.rows.check(facts, self.offer.width, self.offer.compressor)
+        party = self.rows.machine(facts, self._secrets, self._noise_secret)
+        over = begin.t0 == party.plan.rounds
+        self._check(over or not self.rows.keyed or self._secrets is not None, "the keys of the parties are missing")
         if begin.t0 > 0:
-            self._restore(self.party, begin.t0)
-        first = self.party.start()
-        self._note_error(self.party)
+            self._restore(party, begin.t0)
+        self._checkpoints.drop_after(begin.t0)
+        self.party, self._facts, self._kept = party, begin.facts, begin.t0
+        if begin.t0 == 0:
+            self._errors = {}
+        first = party.start()
+        self._note_error(party)
         return map(self._say, first)
-
-    def _secrets(self, keys: Sequence[str]) -> PairSecrets | None:
-        """What the session's keys give; a run that is over has none, and needs none."""
-        if self._key is None or not keys:
-            return None
-        try:
-            return self._key.agree(self._m, [bytes.fromhex(key) for key in keys])
-        except ValueError:
-            raise RemoteProtocolError(f"{self.name}: public keys that are malformed") from None
 
     def _round(self, message: Message) -> Iterable[bytes]:
         assert self.party is not None  # since the rounds have begun
@@ -215,7 +297,7 @@ class PartyRole:
     def _end(self) -> Iterable[bytes]:
         self._check(self.party is not None and self.party.done, "an end before the last round")
         assert self.party is not None
-        self._keep({"m": self._m, "t0": self.party.t0, "facts": self._facts})
+        self._keep({"t0": self.party.t0, "facts": self._facts})
         self.done = True
         return [self._say(End(rounds=self.party.t0))]
 
@@ -229,7 +311,7 @@ class PartyRole:
     def _end_again(self, end: dict[str, Any] | None) -> None:
         """A party that ended before it could hand over its model needs nobody to do so."""
         if end is not None and end["t0"] in self._checkpoints.rounds():
-            self.party = self.rows.machine(end["m"], end["facts"], None, self._noise_secret)
+            self.party = self.rows.machine(read_facts(end["facts"]), None, self._noise_secret)
             self._restore(self.party, end["t0"])
             self.done = True
 
@@ -243,6 +325,6 @@ class PartyRole:
         match message:
             case Blinded() | Matched():
                 return encode_setup(message)
-            case Have() | Settled() | Complete() | End() | Targets():
+            case Have() | RowSecret() | Settled() | Complete() | End() | Targets():
                 return encode_control(message, self._m)
         return encode(message)  # type: ignore[arg-type]

@@ -6,7 +6,6 @@ import json
 import queue
 import shutil
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -15,9 +14,11 @@ from typing import Any
 
 from cvfl.config.files import load_config
 from cvfl.errors import ConfigError, RemoteProtocolError
+from cvfl.federation.load import row_key
 from cvfl.federation.roles import federation_names
 from cvfl.runtime.grpc.delay import DelayProxy
 from cvfl.runtime.supervisor import Supervisor
+from cvfl.scratch import Scratch
 
 OnEvent = Callable[[Mapping[str, Any]], None]
 
@@ -38,11 +39,17 @@ def train_grpc(
     except ImportError:
         raise ConfigError("--runtime grpc needs: pip install 'cvfl[grpc]'") from None
 
-    names = federation_names(load_config(path, changes))
-    with tempfile.TemporaryDirectory(prefix="cvfl-") as folder, _Roles() as roles:
-        home = Path(folder)
+    config = load_config(path, changes)
+    names = federation_names(config)
+    with Scratch() as scratch, _Roles() as roles:
+        home = scratch.path
         make_certificates(home / "certs", ["127.0.0.1", "localhost"], names)
         shared = [*changes, f"network.certificates={home / 'certs'}"]
+        if (
+            config.data.name is None
+        ):  # the same rows in the same order as in one process: there is nobody to hide them from
+            (home / "row_secret").write_bytes(row_key(config))
+            shared.append(f"party.{names[0]}.row_secret={home / 'row_secret'}")
 
         def start(name: str, role: str, address: str, *options: str) -> None:
             sets = [word for change in (*shared, f"network.address={address}") for word in ("--set", change)]

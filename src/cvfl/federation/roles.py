@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -16,13 +15,16 @@ from torch import nn
 from cvfl.config.schema import PartyConfig, RunConfig
 from cvfl.errors import ConfigError, suggest, writing
 from cvfl.federation.build import make_recipe
-from cvfl.federation.load import load_data, open_party
+from cvfl.federation.labels import NamedLabels, ServerRows, TableLabels
+from cvfl.federation.load import load_data, open_party, row_secret
 from cvfl.federation.party import PartyRole
-from cvfl.federation.rows import NamedLabels, NamedRows, PartyRows, ServerRows, TableLabels, TableRows
+from cvfl.federation.rows import NamedRows, PartyRows, TableRows
 from cvfl.federation.server import ServerRole
+from cvfl.federation.state import State, kept_secret, write_secret
 from cvfl.federation.terms import elsewhere, offer_of, read_facts, terms_of
 from cvfl.federation.train import RunResult
 from cvfl.privacy.account import check_accountant
+from cvfl.privacy.identity import Identity
 from cvfl.protocol import Measured, Recipe
 from cvfl.protocol.metrics import headline
 from cvfl.runs import directory as record
@@ -42,23 +44,25 @@ class ServerRun:
 
     config: RunConfig
     name: str
-    state: Path
+    folder: Path
     on_round: OnRound = lambda progress: None
+    restart: bool = False
     role: ServerRole = field(init=False)
 
     def __post_init__(self) -> None:
         check_accountant(self.config.privacy.noise)
-        rows = _server_rows(self.config)
-        fresh_state(self.state, terms_of(self.config))
-        self._journal = Journal(self.state / "metrics.jsonl")
+        rows, terms = _server_rows(self.config), terms_of(self.config)
+        self.state = State(self.folder, terms, self.restart)
+        path = self.state.path
+        self._journal = Journal(path / "metrics.jsonl")
         # A round whose line was lost with the power is run again.
-        Checkpoints(self.state / "checkpoints").drop_after(len(self._journal.lines))
+        Checkpoints(path / "checkpoints").drop_after(len(self._journal.lines))
         self._began = time.perf_counter()
         self.role = ServerRole(
             rows.names,
-            terms_of(self.config),
+            terms,
             rows,
-            self.state,
+            path,
             self.config.network.checkpoint_every,
             self._record,
             self._back,
@@ -67,12 +71,12 @@ class ServerRun:
     def _record(self, report: RoundReport) -> None:
         assert self.role.rounds.server is not None
         plan, meter = self.role.rounds.server.plan, self.role.rounds.meter
-        with writing(self.state):
+        with writing(self.state.path):
             self._journal.append(record.round_line(report, plan, meter, self.role.names))
         self.on_round(Progress(report, plan.rounds, meter.total(), headline(plan.loss)))
 
     def _back(self, t0: int) -> None:
-        with writing(self.state):
+        with writing(self.state.path):
             self._journal.back(t0)
 
     def recipe(self) -> Recipe:
@@ -109,8 +113,12 @@ class ServerRun:
 
         write_report([out], out / "report.html")
         directory.close(completed=True)
-        shutil.rmtree(self.state, ignore_errors=True)
+        self.state.remove()
         return RunResult(summary, history, models, out)
+
+    def close(self) -> None:
+        """Let another process use the state."""
+        self.state.close()
 
 
 @dataclass
@@ -119,16 +127,32 @@ class PartyRun:
 
     config: RunConfig
     name: str
-    state: Path
+    folder: Path
     stack: ExitStack
     on_step: OnStep = lambda *_: None
+    identity: Identity | None = None
+    restart: bool = False
     role: PartyRole = field(init=False)
 
     def __post_init__(self) -> None:
-        fresh_state(self.state, terms_of(self.config) | _own(self.config, self.name))
+        config, name, terms = self.config, self.name, terms_of(self.config)
+        self.state = State(self.folder, terms | _own(config, name), self.restart)
         self._rows = self._party_rows()
-        terms, offer = terms_of(self.config), offer_of(self.config, self.name)
-        self.role = PartyRole(self._rows, terms, offer, self.state, self.config.network.checkpoint_every)
+        self.role = PartyRole(
+            self._rows,
+            terms,
+            offer_of(config, name),
+            self.state.path,
+            config.network.checkpoint_every,
+            self.identity,
+            self._row_secret(),
+            kept_secret(self.state.folder / "noise.secret") if config.privacy.noise else None,
+        )
+
+    def _row_secret(self) -> bytes:
+        """By what the first party has rows ordered: the same whenever they are settled anew for this run."""
+        named = row_secret(self.config, self.name) if self.name in self.config.party else None
+        return named or kept_secret(self.state.path / "row.secret")
 
     def _party_rows(self) -> PartyRows:
         if self.config.data.name is not None:
@@ -154,8 +178,14 @@ class PartyRun:
                 (out / f"{role}.safetensors").write_bytes(record.serialised(model))
             if self._rows.preparation:
                 self._rows.preparation.save(out / f"{self.name}.preparation")
+            if isinstance(self._rows, TableRows):
+                write_secret(out / f"{self.name}.row_secret", self._rows.key)
             (out / f"{self.name}.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-        shutil.rmtree(self.state, ignore_errors=True)
+        self.state.remove()
+
+    def close(self) -> None:
+        """Let another process use the state."""
+        self.state.close()
 
 
 def _named(errors: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
@@ -166,30 +196,19 @@ def _hashes(models: Mapping[str, nn.Module]) -> dict[str, str]:
     return {role: record.fingerprint(model) for role, model in models.items()}
 
 
+_ELSEWHERE = {"table", "url", "query", "model", "compressor", "row_secret", "fingerprint"}
+
+
 def _own(config: RunConfig, name: str) -> dict[str, Any]:
     """What a party decides for itself and its checkpoints depend on; where its table is does not matter."""
     section = config.party.get(name, PartyConfig())
     return {
-        "party": section.model_dump(mode="json", exclude={"table", "url", "query", "model", "compressor"}),
+        "party": section.model_dump(mode="json", exclude=_ELSEWHERE),
         "model": config.model_of(name).model_dump(mode="json"),
         "compressor": config.compressor_of(name),
         "prepare": config.data.prepare.model_dump(mode="json"),
         "id": config.data.id,
     }
-
-
-def fresh_state(folder: Path, terms: dict[str, Any]) -> None:
-    """Make the folder of a role's state; what belongs to other terms is of no use and is removed."""
-    known = folder / "terms.json"
-    text = json.dumps(terms, sort_keys=True)
-    if known.exists() and known.read_text(encoding="utf-8") == text:
-        return
-    if folder.exists() and not known.exists() and any(folder.iterdir()):
-        raise ConfigError(f"{folder} holds other things than the state of a role; choose another --state")
-    shutil.rmtree(folder, ignore_errors=True)
-    with writing(folder):
-        folder.mkdir(parents=True)
-        known.write_text(text, encoding="utf-8")
 
 
 def federation_names(config: RunConfig) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ The rounds themselves are in runtime/round.py, what may be said when in handshak
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -16,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from cvfl.errors import DecodeError, RemoteProtocolError
-from cvfl.federation.handshake import Anything, Link, Phase
-from cvfl.federation.rows import ServerRows
+from cvfl.federation.handshake import Anything, Link, Phase, Seat
+from cvfl.federation.labels import ServerRows, TableLabels
 from cvfl.privacy import Aligned, AlignmentServer
 from cvfl.runtime.carrier import Replies, TermsError
 from cvfl.runtime.checkpoint import Checkpoints
@@ -35,8 +36,10 @@ from cvfl.wire.control import (
     Have,
     Hello,
     How,
+    Offer,
     Recall,
     Refusal,
+    RowSecret,
     Settle,
     Settled,
     Targets,
@@ -47,6 +50,12 @@ from cvfl.wire.frame import kind_of
 from cvfl.wire.message import KINDS
 from cvfl.wire.read import read_frame
 from cvfl.wire.setup import BLINDED, MATCHED
+
+
+def shortened(value: Any) -> str:
+    """What a role said, in a line."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 class ServerRole:
@@ -64,31 +73,49 @@ class ServerRole:
     ) -> None:
         self.names, self.terms, self.rows = tuple(names), terms, rows
         self.rounds = ServerRounds(folder / "checkpoints", every, on_round, on_back)
+        self.every = every
         self.facts: dict[str, Any] = {}
         self.aligned: Aligned | None = None
         self.done = False
         self.told: set[int] = set()
         self.left: dict[int, Complete] = {}
         self.setup_meter = Meter()
-        self._setup = Checkpoints(folder / "setup")
+        self._setup = Checkpoints(folder / "setup", "server")
         self._run, self._session = "", 0
         self._links: dict[int, Link] = {}
-        self._offers: dict[int, dict[str, Any]] = {}
+        self._offers: dict[int, Offer] = {}
         self._have: dict[int, Have] = {}
         self._settled: dict[int, list[int]] = {}
         self._alignment: AlignmentServer | None = None
+        self._taken: Counter[int] = Counter()
         if self._setup.rounds():
             known = self._setup.load(0)
-            self._run = known["run"]
+            self._belongs_to(known["run"])
             rows.restore(known["labels"])
             self.aligned = Aligned(**known["aligned"]) if known["aligned"] else None
             self.left = {m: Complete(**left) for m, left in known["left"].items()}
             self._end_again(known["facts"])
+        else:
+            self.rounds.belongs_to_nothing()
+
+    def _belongs_to(self, run: str) -> None:
+        self._run = run
+        self.rounds.belongs_to(f"server in run {run}")
 
     @property
     def missing(self) -> list[str]:
         """Parties that are not here."""
         return [name for m, name in enumerate(self.names, start=1) if m not in self._links]
+
+    @property
+    def awaited(self) -> dict[int, int]:
+        """Parties from whom a message is due, with how many of theirs have counted."""
+        return {m: self._taken[m] for m, link in sorted(self._links.items()) if link.owes}
+
+    @property
+    def reached(self) -> int:
+        """Rounds that have ever been over."""
+        return self.rounds.reached
 
     def join(self, frame: Bytes, name: str | None = None) -> tuple[int, Replies]:
         """A party's first frame: who it is, and what is to be said when everyone is here.
@@ -99,7 +126,8 @@ class ServerRole:
         if not isinstance(hello, Hello):
             raise RemoteProtocolError("the first message of a party is its hello")
         m = self._checked(hello, name)
-        self._links[m], self._offers[m] = Link(Direction.DOWN), hello.offer
+        seat = Seat(m == 1, hello.offer.label, isinstance(self.rows, TableLabels))
+        self._links[m], self._offers[m] = Link(Direction.DOWN, seat), hello.offer
         self.setup_meter.add(m, Direction.UP, frame)
         if self.done:
             return m, self._farewell(m)
@@ -129,6 +157,7 @@ class ServerRole:
         if (sender := getattr(message, "m", m)) != m:
             raise RemoteProtocolError(f"{self.names[m - 1]}: a message in the name of role {sender}")
         link.take(message, self.names[m - 1])
+        self._taken[m] += 1
         return self._answer(m, message, frame)
 
     def _answer(self, m: int, message: Anything, frame: Bytes) -> Replies:
@@ -140,6 +169,8 @@ class ServerRole:
             case Have():
                 self._have[m] = message
                 return self._agree() if len(self._have) == len(self.names) else []
+            case RowSecret():
+                return self._pass_secret(m, message)
             case Blinded():
                 return self._align(m, message)
             case Targets():
@@ -177,8 +208,21 @@ class ServerRole:
         for key in sorted(self.terms.keys() | hello.terms.keys()):
             ours, theirs = self.terms.get(key), hello.terms.get(key)
             if ours != theirs:
-                raise TermsError(f"{key} differs: {hello.name} has {theirs!r}, the server {ours!r}")
+                raise TermsError(f"{key} differs: {hello.name} has {shortened(theirs)}, the server {shortened(ours)}")
+        if not self.done:
+            self._check_kept(hello.name, hello.run, hello.rounds)
         return m
+
+    def _check_kept(self, name: str, run: str, rounds: Sequence[int]) -> None:
+        """A run that is under way goes on with what everyone has kept of it; nobody gives it up for another."""
+        ours = self.rounds.kept()
+        shared = set(ours) & set(rounds) if run == self._run else set()
+        if not shared and max((*ours, *rounds), default=0) > self.every:
+            theirs, own = (f"round {max(kept)}" if kept else "nothing" for kept in (rounds, ours))
+            raise RemoteProtocolError(
+                f"{name} has kept {theirs} and the server {own}, and not of one run; "
+                "give back the --state that is missing, or begin anew with --restart at every role"
+            )
 
     def _recall(self) -> Replies:
         self._session += 1
@@ -198,15 +242,27 @@ class ServerRole:
             self._run and self.rows.sizes() is not None and all(have.run == self._run for have in self._have.values())
         )
         how: How = "known" if known else self.rows.how
+        have = [self._have[m] for m in range(1, len(self.names) + 1)]
+        ids = [one.ids for one in have]
         if not known:
+            for name, one in zip(self.names, have, strict=True):
+                self._check_kept(name, one.run, one.rounds)
             self.rows.check(self._all_offers())
-            self._run = secrets.token_hex(8)
             self.rounds.drop()
-            self._alignment = AlignmentServer(self.names) if how == "align" else None
-        return self._to_all(lambda m: Settle(session=self._session, run=self._run, m=m, how=how))
+            self._belongs_to(secrets.token_hex(8))
+            self._alignment = AlignmentServer(self.names, ids) if how == "align" else None
+        keys = [one.key for one in have if one.key]
+        return self._to_all(lambda m: Settle(session=self._session, run=self._run, m=m, how=how, keys=keys, ids=ids))
 
-    def _all_offers(self) -> list[dict[str, Any]]:
+    def _all_offers(self) -> list[Offer]:
         return [self._offers[m] for m in range(1, len(self.names) + 1)]
+
+    def _pass_secret(self, m: int, message: RowSecret) -> Replies:
+        """Pass on to each party what the first one sealed for it."""
+        if message.session != self._session or len(message.sealed) != len(self.names) - 1:
+            raise RemoteProtocolError(f"{self.names[m - 1]}: not one secret of the rows for each other party")
+        sealed = enumerate(message.sealed, start=2)
+        return self._sent([(j, RowSecret(session=self._session, sealed=[text])) for j, text in sealed])
 
     def _align(self, m: int, message: Blinded) -> Replies:
         if self._alignment is None:
@@ -252,8 +308,7 @@ class ServerRole:
         common = set(self.rounds.kept()).intersection(*rounds) if len(rounds) == len(self.names) else set()
         t0 = max(common, default=0)
         self.rounds.go_back(self.rows.machine(facts), t0)
-        keys = [key for _, have in sorted(self._have.items()) if (key := have.key)]
-        return self._to_all(lambda m: Begin(session=self._session, m=m, t0=t0, facts=facts, keys=keys))
+        return self._to_all(lambda m: Begin(session=self._session, m=m, t0=t0, facts=facts))
 
     def _keep(self) -> None:
         """What a restart needs to know: of which run this is, and of a run that is over what parties left for it."""

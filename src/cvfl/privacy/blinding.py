@@ -31,12 +31,12 @@ class Blinder:
         """The ids under this key, one after another."""
         return _side_by_side(self._blind, ids)
 
-    def blind_again(self, elements: Bytes) -> bytes:
-        """Ids that are blinded already, under this key as well."""
+    def blind_again(self, elements: Bytes, who: str) -> bytes:
+        """Ids that `who` sent blinded already, under this key as well."""
         try:
             return _side_by_side(self._blind_again, separate(elements))
         except RuntimeError:
-            raise RemoteProtocolError("a blinded id is not a point of the curve") from None
+            raise RemoteProtocolError(f"{who}: a blinded id is not a point of the curve") from None
 
     def _blind(self, ids: Sequence[str]) -> list[bytes]:
         return list(psi.client.CreateFromKey(self._key, True).CreateRequest(list(ids)).encrypted_elements)

@@ -1,25 +1,27 @@
 """Secrets that two parties share and the server does not: X25519 agreement, one key pair a party and session.
 
-    Have(session, key)   ────▶                      the public half; the private one never leaves memory
-                         ◀────   Begin(keys)        all public halves, in the order of the parties
+    Have(session, key)   ────▶                       the public half, signed; the private one never leaves memory
+                         ◀────   Settle(keys)        all public halves, in the order of the parties
 
 A session starts whenever a role has come back, so a restart never meets a key again that was used before. The server
-passes the public halves on: one that replaced them could read along, which docs/threat-model.md says.
+passes the public halves on. Where parties have certificates each is signed for its session, name and terms, and a
+server that puts its own keys in their place is found out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from cvfl.errors import ConfigError, RemoteProtocolError
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-try:
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-except ImportError as missing:
-    raise ConfigError("this privacy mode needs: pip install 'cvfl[privacy]'") from missing
+from cvfl.errors import RemoteProtocolError
+from cvfl.privacy.identity import Identity
+from cvfl.wire.control import PublicKey
 
 PUBLIC = 32
 """Bytes of a public key."""
@@ -46,6 +48,41 @@ class SessionKey:
             return self._private.exchange(X25519PublicKey.from_public_bytes(public))
         except (ValueError, UnsupportedAlgorithm):
             raise RemoteProtocolError("a public key of the session is no point of the curve") from None
+
+
+@dataclass(frozen=True)
+class Keyring:
+    """How a party vouches for its keys and holds the others to theirs; without an identity nobody vouches for any."""
+
+    names: tuple[str, ...]
+    terms: str
+    """A digest of the terms: a key that is signed for other terms does not count."""
+    identity: Identity | None = None
+    fingerprints: Mapping[str, str | None] = field(default_factory=dict)
+    """Certificates that were agreed on, by the name of the party."""
+
+    def signed(self, m: int, session: int, key: SessionKey) -> PublicKey:
+        """The key of party m, to be sent."""
+        if self.identity is None:
+            return PublicKey(public=key.public.hex())
+        signature = self.identity.sign(self._content(m, session, key.public.hex()))
+        certificate = self.identity.certificate.decode("ascii", "replace")
+        return PublicKey(public=key.public.hex(), certificate=certificate, signature=signature.hex())
+
+    def agree(self, m: int, session: int, key: SessionKey, keys: Sequence[PublicKey]) -> PairSecrets:
+        """The secrets of party m with every other party."""
+        if len(keys) != len(self.names):
+            raise RemoteProtocolError(f"{len(keys)} keys for a session of {len(self.names)} parties")
+        for j, other in enumerate(keys, start=1):
+            if self.identity is not None and j != m:
+                name, content = self.names[j - 1], self._content(j, session, other.public)
+                certificate, signature = other.certificate.encode(), bytes.fromhex(other.signature)
+                self.identity.verify(name, certificate, signature, content, self.fingerprints.get(name))
+        return key.agree(m, [bytes.fromhex(other.public) for other in keys])
+
+    def _content(self, m: int, session: int, public: str) -> bytes:
+        """What is signed."""
+        return json.dumps(["cvfl session key", self.names, self.terms, m, session, public]).encode()
 
 
 class PairSecrets:

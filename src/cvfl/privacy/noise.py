@@ -18,18 +18,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from cvfl.compress import Compressor
 from cvfl.compress.limits import limits
 from cvfl.errors import ConfigError
-
-try:
-    from cryptography.hazmat.primitives.ciphers import Cipher
-    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-except ImportError as missing:
-    raise ConfigError("privacy.noise needs: pip install 'cvfl[privacy]'") from missing
+from cvfl.protocol.release import Secret
 
 SECRET = 32
 """Bytes of a party's secret."""
@@ -40,15 +37,18 @@ FINENESS = 10
 class Noise:
     """Adds noise of standard deviation sigma to each component of what leaves one party."""
 
-    def __init__(self, sigma: float, interval: tuple[float, float] | None = None, secret: bytes | None = None) -> None:
+    def __init__(self, sigma: float, interval: tuple[float, float] | None = None, secret: Secret | None = None) -> None:
         self.sigma, self.interval = sigma, interval
         self._step = 2.0 ** (math.floor(math.log2(sigma)) - FINENESS)
-        self._secret = os.urandom(SECRET) if secret is None else _checked(secret)
+        secret = secret or Secret(os.urandom(SECRET))
+        self._secret, self._note = _checked(secret.key), secret.note
 
     def __call__(self, h: Tensor, purpose: str, t0: int) -> Tensor:
         """h with noise, on a grid that does not depend on it, and in the range that its compressor takes."""
         x = h.detach().cpu().double()
-        z = normal(self._key(h.detach(), purpose, t0), x.numel()).reshape(x.shape)
+        key = self._key(h.detach(), purpose, t0)
+        self._note(purpose, t0, hashlib.blake2b(key, digest_size=16).digest())
+        z = normal(key, x.numel()).reshape(x.shape)
         # The sum of two floats has low bits that tell the summands apart (Mironov, 2012). On a grid they are gone: near
         # every multiple of the step there is a sum for every h that clipping allows.
         noisy = ((x + self.sigma * z) / self._step).round_() * self._step
@@ -71,7 +71,7 @@ class Noise:
         return digest.digest()
 
 
-def noise_for(sigma: float, model: nn.Module, compressor: Compressor, secret: bytes | None = None) -> Noise:
+def noise_for(sigma: float, model: nn.Module, compressor: Compressor, secret: Secret | None = None) -> Noise:
     """The noise of a party with this model and compressor; a model that mixes rows is refused."""
     if any(isinstance(layer, _BatchNorm) for layer in model.modules()):
         raise ConfigError(

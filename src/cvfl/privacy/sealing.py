@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cvfl.errors import DecodeError, RemoteProtocolError
 from cvfl.privacy.keys import PairSecrets
 from cvfl.types import SERVER
-from cvfl.wire import Message, Passed
+from cvfl.wire import Bytes, Message, Passed
 from cvfl.wire.frame import Frame
 from cvfl.wire.message import FROM_SERVER, message_of, parts_of
 
@@ -34,10 +34,10 @@ class _Way:
 
 
 class Sealing:
-    """Seals what a party sends to others, and opens what they sent to it, in one session."""
+    """Seals what a party sends to others for one purpose, and opens what they sent to it, in one session."""
 
-    def __init__(self, secrets: PairSecrets, names: Sequence[str]) -> None:
-        self.m, self._names, self._secrets = secrets.m, tuple(names), secrets
+    def __init__(self, secrets: PairSecrets, names: Sequence[str], purpose: str = "passed") -> None:
+        self.m, self.names, self._secrets, self._purpose = secrets.m, tuple(names), secrets, purpose
         if {secrets.m, *secrets.others} != set(range(1, len(names) + 1)):
             raise RemoteProtocolError(f"keys of {len(secrets.others) + 1} parties for a session of {len(names)}")
         self._ways: dict[tuple[int, int], _Way] = {}
@@ -45,33 +45,42 @@ class Sealing:
     def seal(self, to: int, message: Message) -> Passed:
         """The message for party `to` alone."""
         kind, _, t0, parts = parts_of(message)
-        way = self._way(self.m, to)
-        data = way.cipher.encrypt(way.nonce(), b"".join(parts), _bound(t0, self.m, to, kind))
-        way.count += 1
-        return Passed(t0, self.m, to, kind, data)
+        return Passed(t0, self.m, to, kind, self.seal_bytes(to, b"".join(parts), _bound(t0, self.m, to, kind)))
 
     def open(self, passed: Passed) -> Message:
         """What another party sealed for this one."""
         if passed.to != self.m or passed.m not in self._secrets.others:
             raise RemoteProtocolError(f"a message from role {passed.m} for role {passed.to} came to role {self.m}")
-        name, way = self._names[passed.m - 1], self._way(passed.m, self.m)
         about = _bound(passed.t0, passed.m, passed.to, passed.kind)
-        try:
-            body = way.cipher.decrypt(way.nonce(), passed.data, about)
-        except InvalidTag:
-            raise RemoteProtocolError(
-                f"{name}: a message of round {passed.t0} does not open; it was changed, repeated or left out on its way"
-            ) from None
-        way.count += 1
+        body = self.open_bytes(passed.m, passed.data, about, f"a message of round {passed.t0}")
         sender = SERVER if passed.kind in FROM_SERVER else passed.m  # the label holder speaks as the server
         try:
             return message_of(Frame(passed.kind, sender, passed.t0, memoryview(body)))
         except DecodeError as error:
-            raise RemoteProtocolError(f"{name}: {error}") from None
+            raise RemoteProtocolError(f"{self.names[passed.m - 1]}: {error}") from None
+
+    def seal_bytes(self, to: int, data: Bytes, about: bytes) -> bytes:
+        """Bytes for party `to` alone; `about` is not secret, but sealed with them."""
+        way = self._way(self.m, to)
+        sealed = way.cipher.encrypt(way.nonce(), data, about)
+        way.count += 1
+        return sealed
+
+    def open_bytes(self, m: int, data: Bytes, about: bytes, what: str) -> bytes:
+        """What party m sealed for this one."""
+        way = self._way(m, self.m)
+        try:
+            opened = way.cipher.decrypt(way.nonce(), data, about)
+        except InvalidTag:
+            raise RemoteProtocolError(
+                f"{self.names[m - 1]}: {what} does not open; it was changed, repeated or left out on its way"
+            ) from None
+        way.count += 1
+        return opened
 
     def _way(self, m: int, to: int) -> _Way:
         if (m, to) not in self._ways:
-            key = self._secrets.key(to if m == self.m else m, f"passed from {m} to {to}")
+            key = self._secrets.key(to if m == self.m else m, f"{self._purpose} from {m} to {to}")
             self._ways[m, to] = _Way(ChaCha20Poly1305(key))
         return self._ways[m, to]
 

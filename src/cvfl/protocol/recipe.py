@@ -18,7 +18,7 @@ from cvfl.protocol.layers import initialised
 from cvfl.protocol.model_codec import ModelCodec
 from cvfl.protocol.party import Party
 from cvfl.protocol.plan import Plan
-from cvfl.protocol.release import MakeRelease
+from cvfl.protocol.release import MakeRelease, Secret
 from cvfl.protocol.rows import Holding
 from cvfl.protocol.server import Labels, Server
 from cvfl.types import SERVER
@@ -83,7 +83,7 @@ class Recipe:
         """theta_0 at the start, the same at every role."""
         return initialised(self.server_model, self.plan.seed, SERVER).to(self.plan.device)
 
-    def party(self, m: int, holding: Holding, codecs: Codecs, secret: bytes | None = None) -> Party:
+    def party(self, m: int, holding: Holding, codecs: Codecs, secret: Secret | None = None) -> Party:
         """Party m with what it holds; its secret is for what it releases, and its own affair when not given."""
         model = initialised(self.models[m - 1], self.plan.seed, m).to(self.plan.device)
         release = self.release(model, self.compressors[m - 1](), secret) if self.release else None

@@ -10,6 +10,7 @@ Clipping belongs to h itself: the party, the server and the gradients mean the s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -34,7 +35,15 @@ class Release(Protocol):
         """Release as where `state_dict` was taken."""
 
 
-MakeRelease = Callable[[nn.Module, Compressor, bytes | None], Release]
+@dataclass(frozen=True)
+class Secret:
+    """What a party's releases are drawn from, and who hears of each: why, of which round, and a digest of it."""
+
+    key: bytes
+    note: Callable[[str, int, bytes], None] = lambda purpose, t0, digest: None
+
+
+MakeRelease = Callable[[nn.Module, Compressor, Secret | None], Release]
 """The release for a party's model and compressor, by the party's secret; without one it draws its own."""
 
 

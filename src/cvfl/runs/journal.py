@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from cvfl.runtime.descriptors import with_descriptor
+
 TAIL = 1 << 14
 """Bytes that are read from the end of a file of lines at first; a line is seldom longer."""
 
@@ -21,7 +23,7 @@ class Journal:
     def append(self, line: dict[str, Any]) -> None:
         """Add the line of a round."""
         self.lines.append(line)
-        with self.path.open("a", encoding="utf-8") as file:
+        with with_descriptor(lambda: self.path.open("a", encoding="utf-8")) as file:
             print(json.dumps(line), file=file)
 
     def back(self, t0: int) -> None:
@@ -37,7 +39,7 @@ class Journal:
 def write_whole(path: Path, text: str) -> None:
     """Write a file, whole or not at all."""
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
+    with_descriptor(lambda: partial.write_text(text, encoding="utf-8"))
     partial.replace(path)
 
 

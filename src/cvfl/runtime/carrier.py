@@ -10,12 +10,13 @@ What a transport promises: the frames of a connection arrive whole, once and in 
 its way is lost, the server hears `leave(m)`, and the party connects again and begins with a new `hello()`. A transport
 says for whom a connection vouches (`name`), and calls `work()` whenever what there was to send is on its way. An end
 that raises `CvflError` stops: the party tells the server with `refusal(error)`, the server tells all. One thread at
-a time drives an end. docs/adding-a-transport.md adds a transport in sixty lines.
+a time drives an end. A role has no clock: how long it waits, and for whom, is for a transport to say, by `missing` and
+`awaited`; runtime/watch.py keeps the time. docs/adding-a-transport.md adds a transport in sixty lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from cvfl.errors import CvflError, RemoteProtocolError
@@ -40,6 +41,14 @@ class ServerEnd(Protocol):
     @property
     def missing(self) -> list[str]:
         """Parties that are not connected."""
+
+    @property
+    def awaited(self) -> Mapping[int, int]:
+        """Parties that are here and from whom a message is due now, each with how many of its messages have counted."""
+
+    @property
+    def reached(self) -> int:
+        """Rounds that have ever been over: it never gets less."""
 
     @property
     def done(self) -> bool:

@@ -1,9 +1,10 @@
 """A role's complete state on disk: safetensors for tensors, JSON for the rest, in one file a round.
 
-    FOLDER/round-00000120.safetensors      metadata: {"state": JSON with places for tensors, "sha256": of both}
+    FOLDER/round-00000120.safetensors   metadata: {"state": JSON with places for tensors, "of": whose, "sha256": of all}
 
 A file is written beside its place, brought to the disk and moved there, so that a crash at any moment leaves the old
-files as they were. A torn or changed file is noticed when it is read, and counts as absent.
+files as they were. A torn or changed file is noticed when it is read, and counts as absent. One of another role or run
+is refused: somebody has put it there.
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ import hashlib
 import json
 import os
 import re
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
-from cvfl.errors import OutputError, writing
+from cvfl.errors import ExhaustedError, OutputError, exhausted, writing
+from cvfl.runtime.descriptors import with_descriptor
 
 _NAME = re.compile(r"round-(\d{8,})\.safetensors")
 KEEP = 3
@@ -35,10 +38,10 @@ class CheckpointError(OutputError):
 
 
 class Checkpoints:
-    """The checkpoints of one role in one folder."""
+    """The checkpoints of one role in one folder; `of` says of which role, and of which run."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, of: str = "") -> None:
+        self.folder, self.of = folder, of
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -50,10 +53,10 @@ class Checkpoints:
         """Write the state before round t0; older ones beyond KEEP are removed."""
         tensors: dict[str, Tensor] = {}
         text = json.dumps(_flattened(state, tensors))
-        metadata = {"state": text, "sha256": _digest(text, tensors)}
+        metadata = {"state": text, "of": self.of, "sha256": _digest(self.of + text, tensors)}
         partial = self._path(t0).with_suffix(".partial")
         try:
-            with partial.open("wb") as file:
+            with with_descriptor(lambda: partial.open("wb")) as file:
                 file.write(save(tensors, metadata))
                 file.flush()
                 os.fsync(file.fileno())
@@ -62,7 +65,8 @@ class Checkpoints:
         except OSError as error:
             with contextlib.suppress(OSError):
                 partial.unlink()
-            raise CheckpointError(
+            kind = ExhaustedError if exhausted(error) else CheckpointError
+            raise kind(
                 f"{self.folder}: the checkpoint of round {t0} cannot be written ({error.strerror}); older ones stay"
             ) from None
         self._forget(keep_through=t0)
@@ -84,23 +88,39 @@ class Checkpoints:
             self._path(old).unlink(missing_ok=True)
 
     def _numbers(self) -> list[int]:
-        return sorted(int(match[1]) for name in os.listdir(self.folder) if (match := _NAME.fullmatch(name)))
+        names = with_descriptor(lambda: os.listdir(self.folder) if self.folder.exists() else [])
+        return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
+
+    def check_none(self) -> None:
+        """Refuse checkpoints of which it is not known what they are of."""
+        if self._numbers():
+            raise CheckpointError(
+                f"{self.folder}: checkpoints without the setup that they belong to; "
+                "bring it back, or begin anew with --restart at every role"
+            )
 
     def _path(self, t0: int) -> Path:
         return self.folder / f"round-{t0:08d}.safetensors"
 
     def _read(self, t0: int) -> dict[str, Any] | None:
         try:
-            with safe_open(self._path(t0), framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  not a mapping
-            text = metadata["state"]
-            if metadata["sha256"] != _digest(text, tensors):
+            data = with_descriptor(self._path(t0).read_bytes)
+            tensors = load(data)
+            (length,) = struct.unpack_from("<Q", data)  # of the header, which `load` has found to be whole
+            metadata = json.loads(data[8 : 8 + length])["__metadata__"]
+            text, of = metadata["state"], metadata["of"]
+            if metadata["sha256"] != _digest(of + text, tensors):
                 return None
             state: dict[str, Any] = _restored(json.loads(text), tensors)
-            return state
-        except (OSError, SafetensorError, KeyError, ValueError, RuntimeError):
+        except OSError as error:
+            if exhausted(error):  # it may be whole, and what counts as absent is forgotten
+                raise ExhaustedError(f"{self._path(t0)}: cannot be read: {error.strerror}") from None
             return None
+        except (SafetensorError, KeyError, ValueError, RuntimeError):
+            return None
+        if of != self.of:
+            raise CheckpointError(f"{self._path(t0)}: a checkpoint of {of}, not of {self.of}; bring the right one back")
+        return state
 
 
 def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
@@ -153,7 +173,7 @@ def _restored(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 def _sync(folder: Path) -> None:
     """Bring a folder's entries to the disk, where the system can."""
     with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
+        handle = with_descriptor(lambda: os.open(folder, os.O_RDONLY))
         try:
             os.fsync(handle)
         finally:

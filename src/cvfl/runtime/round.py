@@ -30,10 +30,19 @@ class ServerRounds:
         self._on_round, self._on_back = on_round, on_back
         self._pending = False
         self._reported, self._clock = 0, time.perf_counter()
+        self.reached = 0
 
     def kept(self) -> list[int]:
         """The rounds that can be gone back to, ascending."""
         return self._checkpoints.rounds()
+
+    def belongs_to(self, what: str) -> None:
+        """What its checkpoints are of; those of anything else are refused."""
+        self._checkpoints.of = what
+
+    def belongs_to_nothing(self) -> None:
+        """There is no run yet, and there are to be no checkpoints of one."""
+        self._checkpoints.check_none()
 
     def drop(self) -> None:
         """Another run begins: there is nothing to go back to."""
@@ -89,6 +98,7 @@ class ServerRounds:
         measured = {SERVER: server.measured} if server.measured else {}
         self._on_round(RoundReport(t0, server.loss, now - self._clock, evaluation, measured))
         self._reported, self._clock = server.t0, now
+        self.reached = max(self.reached, server.t0)
         if server.t0 % self._every == 0 and server.t0 < server.plan.rounds:
             self.save(server)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -21,6 +20,7 @@ from cvfl.config.schema import RunConfig
 from cvfl.errors import DataError
 from cvfl.federation.processes import train_grpc
 from cvfl.runs.journal import read_lines
+from cvfl.scratch import Scratch
 from cvfl.studies.study import Task
 
 ROUND_TRIPS = (1, 10, 50, 200)
@@ -78,10 +78,10 @@ def measure(tasks: Sequence[Task], out: Path, on_start: Callable[[str, int], Non
 def _timed(config: RunConfig, round_trip: int) -> tuple[float, ...]:
     rounds = rounds_to_time(config.local_iterations)
     short = config.model_copy(update={"rounds": rounds, "epochs": None, "evaluate_every": rounds})
-    with tempfile.TemporaryDirectory(prefix="cvfl-") as folder:
-        path = Path(folder) / "run.toml"
+    with Scratch() as scratch:
+        path, out = scratch.path / "run.toml", scratch.path / "run"
         path.write_text(tomlkit.dumps(short.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
-        train_grpc(path, [], Path(folder) / "run", round_trip_ms=round_trip)
-        lines = read_lines(Path(folder) / "run" / "metrics.jsonl")
+        train_grpc(path, [], out, round_trip_ms=round_trip)
+        lines = read_lines(out / "metrics.jsonl")
     # The first round waits for all to start, and an evaluation is no part of the round.
     return tuple(round(line["seconds"], 5) for line in lines[1:] if "test" not in line)

@@ -14,7 +14,6 @@ import io
 import shutil
 import socket
 import tarfile
-import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
@@ -23,6 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from cvfl.errors import ConfigError, CvflError
+from cvfl.scratch import Scratch
 from cvfl.studies.origin import Machine
 from cvfl.studies.run import run_task
 from cvfl.studies.study import Task
@@ -118,8 +118,8 @@ def unpacked(data: bytes, folder: Path) -> None:
 
 def _run(n: int, task: Task, state: bytes, board: Any) -> tuple[bytes, Machine]:
     """On a machine of the cluster: run the task in a folder of its own."""
-    with tempfile.TemporaryDirectory(prefix="cvfl-") as folder:
-        here = replace(task, out=Path(folder) / "run")
+    with Scratch() as scratch:
+        here = replace(task, out=scratch.path / "run")
         if state:
             unpacked(state, here.out)
         last = 0.0

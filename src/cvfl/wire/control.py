@@ -4,7 +4,8 @@
       Hello(name, terms)     ────▶                         who I am and what I was told; refused if it differs
                              ◀────      Recall(session)    everyone is here: which rounds do you have?
       Have(session, rounds)  ────▶
-                             ◀────▶     alignment, Targets if anyone has not settled its rows yet
+                             ◀────      Settle(session)    rows as you have them, or anew:
+                             ◀────▶     RowSecret, alignment, Targets
       Settled(session, rows) ────▶                         my rows are in their order
                              ◀────      Begin(session, t0) go back to round t0 and send its embedding
       ...                               rounds
@@ -30,24 +31,43 @@ from cvfl.wire.packet import Reader
 
 CONTROL, TARGETS = 7, 8
 MAX_CONTROL = 1 << 20
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of the messages and of what they mean; it changes when either does."""
 
 
 How = Literal["known", "as-is", "align"]
+Count = Annotated[int, Field(ge=0, lt=1 << 40)]
+"""A round, a session, or a number of rows or ids."""
+Party = Annotated[int, Field(ge=1, lt=1 << 16)]
+RunId = Annotated[str, Field(pattern=r"^[0-9a-f]{0,64}$")]
+Hex = Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$", max_length=1024)]
+Rounds = Annotated[list[Count], Field(max_length=16)]
+MAX_PARTIES = 1 << 12
+MAX_SPEC = 256
+"""Characters in the text of a compressor."""
 
 
 class _Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+class Offer(_Message):
+    """What a party tells of itself: the width of its embedding, its compressor, and whether it holds the label."""
+
+    width: int = Field(ge=1, le=1 << 20)
+    compressor: str = Field(max_length=MAX_SPEC)
+    label: bool
+
+
 class Hello(_Message):
-    """A party's first word: its name, and the terms of the run as it was told them."""
+    """A party's first word: its name, the terms of the run as it was told them, and what it has kept of a run."""
 
     type: Literal["hello"] = "hello"
-    name: str
+    name: str = Field(max_length=100)
     terms: dict[str, Any]
-    offer: dict[str, Any]
+    offer: Offer
+    run: RunId = ""
+    rounds: Rounds = Field(default_factory=list)
     protocol: int = PROTOCOL
 
 
@@ -55,46 +75,70 @@ class Recall(_Message):
     """All parties are here: say which rounds you can go back to."""
 
     type: Literal["recall"] = "recall"
-    session: int
+    session: Count
+
+
+class PublicKey(_Message):
+    """The public half of a party's key of a session, signed with the key of its certificate where there is one."""
+
+    public: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    certificate: str = Field(default="", max_length=1 << 14)
+    signature: Hex = ""
 
 
 class Have(_Message):
-    """The rounds of which the sender has a checkpoint, and of which run; its public key if the session needs keys."""
+    """The rounds of which the sender has a checkpoint, and of which run; its ids, and its key if one is needed."""
 
     type: Literal["have"] = "have"
-    session: int
-    run: str
-    rounds: list[int]
-    key: str = ""
+    session: Count
+    run: RunId
+    rounds: Rounds
+    ids: Count = 0
+    key: PublicKey | None = None
 
 
 class Settle(_Message):
-    """Settle your rows: those known from before, all as they are, or by alignment, which starts now."""
+    """Settle your rows: those known from before, all as they are, or by alignment, which starts now.
+
+    `keys` are those of all parties if they need any, and `ids` how many each has to align.
+    """
 
     type: Literal["settle"] = "settle"
-    session: int
-    run: str
-    m: int
+    session: Count
+    run: RunId
+    m: Party
     how: How
+    keys: list[PublicKey] = Field(default_factory=list, max_length=MAX_PARTIES)
+    ids: list[Count] = Field(default_factory=list, max_length=MAX_PARTIES)
+
+
+class RowSecret(_Message):
+    """From the first party: by what rows are ordered and split, sealed for each of the others. The server has no key.
+
+    To a party only its own goes.
+    """
+
+    type: Literal["row secret"] = "row secret"
+    session: Count
+    sealed: list[Hex] = Field(max_length=MAX_PARTIES)
 
 
 class Settled(_Message):
     """The sender's rows are in their order; how many of each part it has."""
 
     type: Literal["settled"] = "settled"
-    session: int
-    rows: list[int]
+    session: Count
+    rows: Annotated[list[Count], Field(min_length=3, max_length=3)]
 
 
 class Begin(_Message):
-    """Go back to round t0; `facts` is what the party needs to know of the others, `keys` their public keys, if any."""
+    """Go back to round t0; `facts` is what the party needs to know of the others."""
 
     type: Literal["begin"] = "begin"
-    session: int
-    m: int
-    t0: int
+    session: Count
+    m: Party
+    t0: Count
     facts: dict[str, Any] = Field(default_factory=dict)
-    keys: list[str] = Field(default_factory=list)
 
 
 class Complete(_Message):
@@ -105,17 +149,17 @@ class Complete(_Message):
     """
 
     type: Literal["complete"] = "complete"
-    session: int
-    rounds: int
+    session: Count
+    rounds: Count
     parameters: dict[str, str]
-    errors: list[tuple[int, float, float, float]]
+    errors: list[tuple[Count, float, float, float]]
 
 
 class End(_Message):
     """The run is over; nothing more is sent. A party that has heard it says the same."""
 
     type: Literal["end"] = "end"
-    rounds: int
+    rounds: Count
 
 
 class Refusal(_Message):
@@ -125,7 +169,7 @@ class Refusal(_Message):
     reason: str
 
 
-Control = Hello | Recall | Have | Settle | Settled | Begin | Complete | End | Refusal
+Control = Hello | Recall | Have | Settle | RowSecret | Settled | Begin | Complete | End | Refusal
 _CONTROL: TypeAdapter[Control] = TypeAdapter(Annotated[Control, Field(discriminator="type")])
 
 

@@ -23,6 +23,8 @@ from cvfl.wire.packet import Reader
 
 ELEMENT = 33
 """Bytes of a blinded id: a compressed point of the curve P-256."""
+SEAL = 16
+"""Bytes that sealing adds to blinded ids on their way from party to party."""
 BLINDED, MATCHED = 5, 6
 
 
@@ -81,7 +83,8 @@ def decode_setup(frame: Bytes, max_body: int = MAX_BODY) -> Setup:
     reader = Reader(body)
     if kind == BLINDED and t0 == 0:
         owner, hops, part, parts, spelling = reader.read(_HEAD, "blinded ids")
-        if owner == SERVER or part >= parts or spelling not in set(Spelling) or reader.left % ELEMENT:
+        over = reader.left % ELEMENT
+        if owner == SERVER or part >= parts or spelling not in set(Spelling) or over not in (0, SEAL):
             raise DecodeError(f"part {part} of {parts} of the blinded ids of role {owner} is malformed")
         return Blinded(sender, owner, hops, part, parts, Spelling(spelling), reader.take(reader.left, "blinded ids"))
     if kind == MATCHED and t0 == 0 and sender == SERVER:

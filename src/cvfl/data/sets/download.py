@@ -27,6 +27,8 @@ from cvfl.errors import DataError
 _TIMEOUT = 30.0
 _CHUNK = 1 << 18
 _LIST = "sha256sums:"
+MOST_TIMES, MOST_FILES, SMALL = 200, 1_000_000, 1 << 26
+"""What an archive may unpack to: text packs well, but not that well; and what is small does no harm."""
 
 
 @dataclass(frozen=True)
@@ -190,20 +192,44 @@ def _digest(file: Path, algorithm: str) -> hashlib._Hash:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a .tar.gz or .zip; nothing is written outside the folder, and no link leads out of it."""
+    """Unpack a .tar.gz or .zip; nothing is written outside the folder, no link leads out of it, and nothing bursts."""
     try:
+        room = _Room(archive)
         if archive.name.endswith(".zip"):
             with zipfile.ZipFile(archive) as content:
                 for entry in content.infolist():
                     _check_entry(entry, archive, folder)
+                    room.take(entry.file_size)
                 content.extractall(folder)
         else:
             with tarfile.open(archive, "r:gz") as content:
-                content.extractall(folder, filter="data")
+                content.extractall(folder, filter=room.filter)
     except tarfile.FilterError as error:
         raise DataError(f"{archive}: {error}; it is not the publisher's archive, do not use it") from None
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:
         raise DataError(f"{archive}: cannot be unpacked ({error}); remove it and fetch it again") from None
+
+
+class _Room:
+    """How much an archive may unpack to: some times its own size, in so many files."""
+
+    def __init__(self, archive: Path) -> None:
+        self._archive, self._files = archive, MOST_FILES
+        self._bytes = max(MOST_TIMES * archive.stat().st_size, SMALL)
+
+    def take(self, size: int) -> None:
+        """Another file of this size is to be unpacked."""
+        self._bytes, self._files = self._bytes - size, self._files - 1
+        if self._bytes < 0 or self._files < 0:
+            raise DataError(
+                f"{self._archive}: unpacks to more than {MOST_TIMES} times its size or {MOST_FILES:,} files; "
+                "it is not the publisher's archive, do not use it"
+            )
+
+    def filter(self, member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+        """As tarfile's own for data, and counted."""
+        self.take(member.size)
+        return tarfile.data_filter(member, path)
 
 
 def _check_entry(entry: zipfile.ZipInfo, archive: Path, folder: Path) -> None:

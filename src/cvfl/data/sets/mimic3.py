@@ -33,7 +33,7 @@ from cvfl.data.sets.timeseries import (
     read_deaths,
     standardised,
 )
-from cvfl.data.tables.split import hashed
+from cvfl.data.tables.split import hashed, seed_key
 from cvfl.data.vertical import VerticalData
 from cvfl.errors import DataError
 
@@ -100,7 +100,7 @@ def _from_tables(path: Path, seed: int, test_share: float, on_progress: Progress
     if not kept:
         raise DataError(f"{path}: CHARTEVENTS and LABEVENTS have no measurement of any of {len(stays)} stays")
     grid = hourly(Measurements(row, measured.channel, measured.hours, measured.value), len(kept), len(CHANNELS))
-    _, fractions = hashed([str(stay.subject) for stay in kept], seed)
+    _, fractions = hashed([str(stay.subject) for stay in kept], seed_key(seed))
     return Stays(grid, np.array([stay.died for stay in kept]), fractions >= test_share)
 
 

@@ -20,7 +20,7 @@ from sklearn.preprocessing import StandardScaler
 
 from cvfl.data.tables.organisation import Assembled, Organisation, PartyTable, assemble
 from cvfl.data.tables.sources import Source, open_table
-from cvfl.data.tables.split import Part, Shares, hashed
+from cvfl.data.tables.split import Part, Shares, hashed, seed_key
 from cvfl.data.tables.table import Kind, Table
 from cvfl.data.vertical import VerticalData
 from cvfl.errors import DataError
@@ -59,7 +59,7 @@ def load_credit_default(path: Path, seed: int, test_share: float, dtype: torch.d
     parties = {party: tuple(names[name] for name in columns) for party, columns in _CREDIT_PARTIES.items()}
     types = {names[name]: Kind.CATEGORY for name in ("SEX", "EDUCATION", "MARRIAGE")}
     with open_table(Source("credit_default", path=file, types=types)) as table:
-        _, fractions = hashed(table.ids("ID"), seed)
+        _, fractions = hashed(table.ids("ID"), seed_key(seed))
         return _assembled(table, parties, label, Shares(test_share).of(fractions), dtype)
 
 
@@ -84,7 +84,7 @@ def load_mfeat(path: Path, seed: int, test_share: float, dtype: torch.dtype) -> 
     """2,000 handwritten digits in six views, 200 of each class in order; UCI's `mfeat-fou` to `mfeat-mor`."""
     views = {name: _numbers(_needed(path, f"mfeat-{suffix}")) for name, suffix in _VIEWS.items()}
     classes = np.arange(2000) // 200
-    _, fractions = hashed([str(row) for row in range(2000)], seed)
+    _, fractions = hashed([str(row) for row in range(2000)], seed_key(seed))
     parts = Shares(test_share).of(fractions)
     train, test = (np.flatnonzero(parts == part) for part in (Part.TRAIN, Part.TEST))
     scaled = [torch.from_numpy(StandardScaler().fit(x[train]).transform(x)).to(dtype) for x in views.values()]

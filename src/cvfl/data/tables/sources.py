@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from cvfl.data.tables.csvfile import spill_csv
 from cvfl.data.tables.kinds import DEFAULT_MISSING, Declared, Kind
 from cvfl.data.tables.spill import Report
 from cvfl.data.tables.table import Table
 from cvfl.errors import ConfigError, DataError, suggest
+from cvfl.scratch import Scratch
 
 _FOREIGN = {
     b"PK\x03\x04": "a zip archive or a spreadsheet; save the table as CSV",
@@ -73,7 +73,7 @@ def _copy_of_query(source: Source, resources: ExitStack, report: Report | None) 
 
 def _temporary(resources: ExitStack) -> Path:
     """A file in a folder that only this user can enter, and that goes when the table is closed."""
-    return Path(resources.enter_context(TemporaryDirectory(prefix="cvfl-"))) / "table.parquet"
+    return resources.enter_context(Scratch()).path / "table.parquet"
 
 
 def _is_parquet(path: Path, party: str) -> bool:

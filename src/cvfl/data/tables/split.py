@@ -1,6 +1,6 @@
-"""Order and split by a hash of seed and id: all parties agree without talking.
+"""Order and split by a hash of a key and the id: all parties that have the key agree without talking.
 
-    digest(seed, id) = 8 bytes that order the rows | 8 bytes, as a fraction, that say training, validation or test
+    digest(key, id) = 8 bytes that order the rows | 8 bytes, as a fraction, that say training, validation or test
 
 A stratified split has the same shares in every class. Only the label holder can compute it, so it tells the others.
 """
@@ -46,10 +46,22 @@ class Shares:
         return parts.astype(np.int8)
 
 
-def hashed(ids: Sequence[str], seed: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+def seed_key(seed: int) -> bytes:
+    """The key of rows whose order is no secret."""
+    return str(seed).encode()
+
+
+def hashed(ids: Sequence[str], key: bytes) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
     """For each id a number to order by, and one uniform over [0, 1) to split by."""
-    key = str(seed).encode()
-    digests = b"".join(hashlib.blake2b(text.encode(), digest_size=16, key=key).digest() for text in ids)
+    return _numbers(b"".join(hashlib.blake2b(text.encode(), digest_size=16, key=key).digest() for text in ids))
+
+
+def hashed_rows(rows: int, key: bytes) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+    """The same for rows that have no ids, by their places."""
+    return _numbers(hashlib.shake_256(b"rows" + key).digest(16 * rows))
+
+
+def _numbers(digests: bytes) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
     words = np.frombuffer(digests, dtype="<u8").reshape(-1, 2)
     return words[:, 0].astype(np.uint64), (words[:, 1] >> np.uint64(11)).astype(np.float64) * 2.0**-53
 

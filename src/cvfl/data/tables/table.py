@@ -133,8 +133,11 @@ class Table:
         return Categories(codes[indices], tuple(column.dictionary.take(order).to_pylist()))
 
     def ids(self, name: str) -> list[str]:
-        """The ids as text: 7 and 7.0 are "7", and "007" stays as it is. Every row has one, no two the same."""
-        text = pa.chunked_array(list(self._texts(name))).combine_chunks()
+        """The ids as text: 7 and 7.0 are "7", and "007" stays as it is. Every row has one, no two the same.
+
+        Letters that can be written in two ways, such as é, are the same in both (Unicode's form NFC).
+        """
+        text = pc.utf8_normalize(pa.chunked_array(list(self._texts(name))).combine_chunks(), form="NFC")
         # Whole numbers that were floats when the file was written are there as "7.0".
         if pc.all(pc.match_substring_regex(text, _WHOLE_FLOAT)).as_py():
             text = pc.utf8_slice_codeunits(text, 0, -2)
@@ -148,9 +151,10 @@ class Table:
         if distinct < len(ids):
             counts = pc.value_counts(text)
             repeated = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
+            rows = [row + 1 for row, one in enumerate(ids) if one == repeated[0].as_py()]  # never the id itself
             raise DataError(
                 f"{self.name}: {len(repeated):,} of {distinct:,} ids in column {name!r} appear twice or more "
-                f"(first: {repeated[0]}); keep one row each"
+                f"(first: rows {rows[0]:,} and {rows[1]:,}); keep one row each"
             )
         return ids
 

@@ -11,7 +11,7 @@ import datetime
 import ipaddress
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cryptography import x509
@@ -22,23 +22,46 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from cvfl.errors import ConfigError, writing
 
 SERVER_NAME = "server"
+RESERVED = (SERVER_NAME, "ca")
 _PEM = serialization.Encoding.PEM
 
 
-def make_certificates(folder: Path, hosts: Sequence[str], parties: Sequence[str], days: int = 365) -> list[Path]:
+def make_certificates(
+    folder: Path, hosts: Sequence[str], parties: Sequence[str], days: int = 365, force: bool = False
+) -> list[Path]:
     """Write a certificate for the server at these hosts and for each party; an authority that is there is used again.
 
-    Existing certificates of the named roles are replaced, which is how they are renewed.
+    What is there already is replaced with `force` alone, which is how certificates are renewed.
     """
-    if SERVER_NAME in parties or len(set(parties)) != len(parties):
-        raise ConfigError("every role needs a name of its own, and 'server' is taken")
+    for name in parties:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", name) or name in RESERVED:
+            raise ConfigError(f"{name!r} is no name for a party: letters, digits, - and _, and neither server nor ca")
+    if len(set(parties)) != len(parties):
+        raise ConfigError("every role needs a name of its own")
+    names = {name: [_general(name)] for name in parties}
+    if hosts:
+        names = {SERVER_NAME: [_general(host) for host in hosts]} | names
     with writing(folder):
-        return _written(folder, hosts, parties, days)
+        _check_free(folder, list(names), force)
+        return _written(folder, names, days)
 
 
-def _written(folder: Path, hosts: Sequence[str], parties: Sequence[str], days: int) -> list[Path]:
-    names = {SERVER_NAME: [_general(host) for host in hosts]} | {name: [_general(name)] for name in parties}
-    folder.mkdir(parents=True, exist_ok=True)
+def _check_free(folder: Path, names: Sequence[str], force: bool) -> None:
+    """Refuse to replace a certificate, or an authority that others know, without being told to."""
+    for name in names:
+        if not force and ((folder / f"{name}.crt").exists() or (folder / f"{name}.key").exists()):
+            raise ConfigError(f"{folder / name}.crt or its key is there already; --force replaces both")
+    there = [(folder / f"ca.{end}").exists() for end in ("crt", "key")]
+    if any(there) and not all(there) and not force:
+        missing = "ca.crt" if there[1] else "ca.key"
+        raise ConfigError(
+            f"{folder} has an authority without its {missing}; bring that back. With --force a new authority is made, "
+            "and nobody trusts certificates of the old one any more"
+        )
+
+
+def _written(folder: Path, names: Mapping[str, list[x509.GeneralName]], days: int) -> list[Path]:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     authority, key = _authority(folder, days)
     written = []
     for name, known_as in names.items():
@@ -55,23 +78,6 @@ def _written(folder: Path, hosts: Sequence[str], parties: Sequence[str], days: i
         )
         written += [_write(folder / f"{name}.crt", signed.public_bytes(_PEM)), _write_key(folder / f"{name}.key", own)]
     return written
-
-
-def check_pair(path: Path, certificate: bytes, key: bytes, ca: bytes) -> None:
-    """Refuse here what the other end would refuse without a word."""
-    try:
-        own, _ = (x509.load_pem_x509_certificate(content) for content in (certificate, ca))
-        private = serialization.load_pem_private_key(key, None)
-    except (ValueError, TypeError):
-        raise ConfigError(f"{path}, its key or ca.crt is not what it should be; make them with: cvfl certs") from None
-    if own.public_key() != private.public_key():
-        raise ConfigError(f"{path} and its key do not belong together; copy both again")
-    now = datetime.datetime.now(datetime.UTC)
-    if not own.not_valid_before_utc <= now <= own.not_valid_after_utc:
-        raise ConfigError(
-            f"{path} is valid from {own.not_valid_before_utc:%Y-%m-%d} to {own.not_valid_after_utc:%Y-%m-%d}, "
-            f"not today; renew it with: cvfl certs {path.parent}"
-        )
 
 
 def _authority(folder: Path, days: int) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
@@ -129,7 +135,7 @@ def _general(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        if not re.fullmatch(r"[A-Za-z0-9_.*-]+", host):
+        if not re.fullmatch(r"[A-Za-z0-9_.*-]{1,253}", host):
             raise ConfigError(f"{host!r} is no name; write letters, digits, - and _, or an address") from None
         return x509.DNSName(host)
 

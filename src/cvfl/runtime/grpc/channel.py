@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from cvfl.errors import ConfigError
-from cvfl.runtime.grpc.certificates import SERVER_NAME, check_pair
+from cvfl.privacy import identity as privacy
+from cvfl.runtime.grpc.certificates import SERVER_NAME
 
 # gRPC has no switch for the version of TLS, but one for the cipher suites of TLS 1.2. This suite does not fit the
 # elliptic keys of `cvfl certs`, which leaves TLS 1.3. It is read when gRPC is loaded: others take grpc from here.
@@ -20,23 +20,13 @@ MAX_FRAME = 256 << 20
 """Largest frame that is taken, in bytes."""
 
 
-@dataclass(frozen=True)
-class Identity:
+class Identity(privacy.Identity):
     """A role's certificate and key, and the authority that all trust; without them nothing is encrypted."""
-
-    ca: bytes
-    certificate: bytes
-    key: bytes
 
     @classmethod
     def load(cls, folder: Path, name: str) -> Identity:
         """The files that `cvfl certs` made for a role."""
-        try:
-            found = cls(*((folder / file).read_bytes() for file in ("ca.crt", f"{name}.crt", f"{name}.key")))
-        except OSError as error:
-            raise ConfigError(f"{error.filename}: {error.strerror}; make it with: cvfl certs {folder}") from None
-        check_pair(folder / f"{name}.crt", found.certificate, found.key, found.ca)
-        return found
+        return cls.read(*(folder / file for file in ("ca.crt", f"{name}.crt", f"{name}.key")))
 
     def for_server(self) -> grpc.ServerCredentials:
         """The server's side of mutual TLS: a peer without a certificate of the authority is refused."""
@@ -45,6 +35,10 @@ class Identity:
     def for_party(self) -> grpc.ChannelCredentials:
         """A party's side."""
         return grpc.ssl_channel_credentials(self.ca, self.key, self.certificate)
+
+
+HANDSHAKE, IDLE = 10.0, 60.0
+"""Seconds that a peer has for its handshake, and that a connection without a stream is kept."""
 
 
 def options(max_frame: int = MAX_FRAME) -> list[tuple[str, int]]:
@@ -58,6 +52,15 @@ def options(max_frame: int = MAX_FRAME) -> list[tuple[str, int]]:
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.so_reuseport", 0),
+    ]
+
+
+def server_options(max_frame: int) -> list[tuple[str, int]]:
+    """Those of the server: a peer that takes a connection and does nothing with it does not keep it."""
+    return [
+        *options(max_frame),
+        ("grpc.server_handshake_timeout_ms", int(1000 * HANDSHAKE)),
+        ("grpc.max_connection_idle_ms", int(1000 * IDLE)),
     ]
 
 
@@ -88,4 +91,5 @@ __all__ = [
     "grpc",
     "options",
     "peer_name",
+    "server_options",
 ]

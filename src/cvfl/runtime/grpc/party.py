@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import queue
 import time
 from collections.abc import Callable
 
-from cvfl.errors import CvflError, RemoteProtocolError
+from cvfl.errors import CvflError, ExhaustedError, RemoteProtocolError, plain
+from cvfl.runtime.bytequeue import ByteQueue
 from cvfl.runtime.carrier import PartyEnd, refusal
 from cvfl.runtime.grpc.channel import MAX_FRAME, METHOD, SERVICE, Identity, check_insecure, grpc, options
 
@@ -18,6 +18,7 @@ _FINAL = {
     grpc.StatusCode.UNIMPLEMENTED,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
+_UP = "up"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _SHORTEST_CONNECT, _LONGEST_CONNECT = 1.0, 20.0
 """Seconds until an attempt to connect, with its handshake, counts as failed."""
@@ -49,10 +50,10 @@ def attend(
             why = "the server ended the connection"
         except grpc.RpcError as error:
             if error.code() in _FINAL:
-                raise RemoteProtocolError(f"{role.name}: refused by {address}: {error.details()}") from None
-            why = f"{error.code().name.lower().replace('_', ' ')}: {error.details()}".splitlines()[0]
+                raise RemoteProtocolError(f"{role.name}: refused by {address}: {plain(str(error.details()))}") from None
+            why = plain(f"{error.code().name.lower().replace('_', ' ')}: {error.details()}".splitlines()[0])
         if role.refused is not None:
-            raise RemoteProtocolError(f"{role.name}: the server stopped: {role.refused}")
+            raise RemoteProtocolError(f"{role.name}: the server stopped: {plain(role.refused)}")
         if role.done:
             return
         waited = time.monotonic() - lost
@@ -65,22 +66,25 @@ def attend(
 
 def _session(role: PartyEnd, channel: grpc.Channel, heard: Callable[[], None]) -> None:
     """One stream from its start to its end; `heard` is called whenever the server said something."""
-    outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    outbox: ByteQueue[bytes | None] = ByteQueue()
     call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(iter(outbox.get, None))
+    call.add_callback(outbox.close)
     try:
-        outbox.put(role.hello())
+        outbox.put(_UP, role.hello())
         for frame in call:
             for reply in role.receive(frame):
-                outbox.put(reply)
+                outbox.put(_UP, reply, len(reply))
             heard()
             if role.done or role.refused is not None:
                 break
+    except ExhaustedError:
+        raise  # it comes back and goes on: nothing that the others need to hear
     except CvflError as error:
         # What went wrong here is this party's own business: the others hear that, not what.
-        outbox.put(refusal(error))
+        outbox.put(_UP, refusal(error))
         raise
     finally:
-        outbox.put(None)
+        outbox.put(_UP, None)
         _drain(call)
 
 

@@ -4,7 +4,8 @@
                                        ├──▶ queue ──▶ ServerRole ──▶ outbox of each party ──▶ its stream
     stream of party n ──reader thread──┘
 
-A stream that breaks is a party that left; the run waits for it, visibly, and goes on when it is back.
+A stream that breaks is a party that left; the run waits for it, visibly, and goes on when it is back. The queue is
+bounded in bytes, and nothing but its hello is read of a stream before the role has let it in.
 """
 
 from __future__ import annotations
@@ -18,17 +19,28 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal
 
-from cvfl.errors import CvflError, DecodeError, RemoteProtocolError
+from cvfl.errors import CvflError, DecodeError, ExhaustedError, RemoteProtocolError
+from cvfl.runtime.bytequeue import ByteQueue
 from cvfl.runtime.carrier import Replies, ServerEnd, TermsError
-from cvfl.runtime.grpc.channel import MAX_FRAME, METHOD, SERVICE, Identity, check_insecure, grpc, options, peer_name
+from cvfl.runtime.grpc.channel import (
+    MAX_FRAME,
+    METHOD,
+    SERVICE,
+    Identity,
+    check_insecure,
+    grpc,
+    peer_name,
+    server_options,
+)
+from cvfl.runtime.watch import ROUND_LIMIT, Notices, OnEvent, Watch
 from cvfl.wire.control import Refusal, encode_control
 
 OnMissing = Literal["wait", "fail"]
 OnWait = Callable[[list[str], float], None]
 """(who is missing, for how many seconds)"""
 _TICK = 0.5
-_INBOX = 256
-"""Frames that wait to be worked on; beyond it, streams are held back."""
+_HELLO = 30.0
+"""Seconds that a stream has for its hello."""
 _FAREWELL = 60.0
 """Seconds that the server stays after the last round for parties that were away then."""
 
@@ -39,6 +51,7 @@ class Connection:
 
     name: str | None
     first: bytes
+    frames: Iterator[bytes]
     outbox: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue)
     m: int = 0
 
@@ -61,15 +74,19 @@ class FederationServer:
         on_missing: OnMissing = "wait",
         wait_limit: float = 3600.0,
         max_frame: int = MAX_FRAME,
+        round_limit: float = ROUND_LIMIT,
+        on_event: OnEvent = lambda event, **values: None,
     ) -> None:
-        self.role, self.on_missing, self.wait_limit = role, on_missing, wait_limit
-        self._inbox: queue.Queue[_Event] = queue.Queue(_INBOX)
+        self.role, self.on_missing, self.wait_limit, self.round_limit = role, on_missing, wait_limit, round_limit
+        self._watch, self._notices = Watch(role), Notices(on_event)
+        self._inbox: ByteQueue[_Event] = ByteQueue()
         self._parties: dict[int, Connection] = {}
         self._secure = identity is not None
         self._present: set[str] = set()
         self._lock = threading.Lock()
         threads = ThreadPoolExecutor(2 * len(role.names) + 8, thread_name_prefix="cvfl-stream")
-        self._server = grpc.server(threads, options=options(max_frame), maximum_concurrent_rpcs=2 * len(role.names) + 4)
+        most = 2 * len(role.names) + 4
+        self._server = grpc.server(threads, options=server_options(max_frame), maximum_concurrent_rpcs=most)
         handler = grpc.stream_stream_rpc_method_handler(self._join)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
         if identity is None:
@@ -89,10 +106,14 @@ class FederationServer:
         self._server.start()
         try:
             self._loop(on_wait)
+        except ExhaustedError:
+            raise  # it is started again, and parties wait for it as for one that has crashed
         except CvflError as error:
             self._tell_all(str(error))
             raise
         finally:
+            self._notices.show()
+            self._inbox.close()
             for connection in self._parties.values():
                 connection.outbox.put(None)
             self._server.stop(grace=5).wait()
@@ -128,6 +149,10 @@ class FederationServer:
     def _work_on(self) -> None:
         with contextlib.suppress(queue.Empty):
             self._handle(self._inbox.get(timeout=_TICK))
+        if self._watch.silence() > self.round_limit:
+            for m in self._watch.owing():
+                self._cut(self._parties[m], f"nothing came from it for {self.round_limit:.0f} s, and it is awaited")
+        self._notices.show()
 
     def _handle(self, event: _Event) -> None:
         connection = event.connection
@@ -139,11 +164,12 @@ class FederationServer:
             self._take(connection, event.frame)
 
     def _take(self, connection: Connection, frame: bytes) -> None:
+        self._watch.heard(connection.m)
         try:
             self._send(self.role.receive(connection.m, frame))
-        except DecodeError:
+        except DecodeError as error:
             # Garbage on an admitted stream: that stream is cut, and the party may come again.
-            self._part_with(connection)
+            self._cut(connection, str(error))
             return
         self._send(self.role.work())
 
@@ -153,23 +179,32 @@ class FederationServer:
         except (RemoteProtocolError, DecodeError) as error:
             connection.outbox.put(encode_control(Refusal(reason=str(error)), 0))
             connection.outbox.put(None)
+            self._notices.add("refused", connection.name or "a peer", str(error))
             if isinstance(error, TermsError):
                 raise
             return
         self._parties[connection.m] = connection
+        threading.Thread(target=self._read, args=(connection,), daemon=True).start()
         self._send(replies)
         self._send(self.role.work())
+
+    def _cut(self, connection: Connection, why: str) -> None:
+        """End a party's connection, and say so; it may come again."""
+        self._notices.add("cut", self.role.names[connection.m - 1], why)
+        self._part_with(connection)
 
     def _part_with(self, connection: Connection) -> None:
         connection.outbox.put(None)
         if self._parties.get(connection.m) is connection:
             del self._parties[connection.m]
+            self._watch.left(connection.m)
             self.role.leave(connection.m)
 
     def _send(self, replies: Replies) -> None:
         for m, frame in replies:
             if m in self._parties:
                 self._parties[m].outbox.put(frame)
+        self._watch.sent(m for m, _ in replies)
 
     def _tell_all(self, reason: str) -> None:
         for connection in self._parties.values():
@@ -179,36 +214,50 @@ class FederationServer:
         """A stream, in a thread of gRPC: who may not take part is refused before a byte of protocol is read."""
         name = peer_name(context)
         if name is None and self._secure:
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, "the certificate has no common name")
+            self._refuse(context, grpc.StatusCode.PERMISSION_DENIED, "a peer", "the certificate has no common name")
+        if name is not None and name not in self.role.names:
+            why = f"{name!r} is no party of this federation"
+            self._refuse(context, grpc.StatusCode.PERMISSION_DENIED, name, why)
         with self._lock:
-            if name is not None and name not in self.role.names:
-                context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{name!r} is no party of this federation")
-            if name is not None and name in self._present:
-                context.abort(grpc.StatusCode.ALREADY_EXISTS, f"{name} is here already")
-            if name is not None:
+            here = name in self._present
+            if name is not None and not here:
                 self._present.add(name)
+        if name is not None and here:
+            self._refuse(context, grpc.StatusCode.ALREADY_EXISTS, name, f"{name} is here already")
         try:
-            yield from self._stream(name, frames)
+            yield from self._stream(name, frames, context)
         finally:
             with self._lock:
                 self._present.discard(name or "")
 
-    def _stream(self, name: str | None, frames: Iterator[bytes]) -> Iterator[bytes]:
+    def _refuse(self, context: grpc.ServicerContext, code: grpc.StatusCode, peer: str, why: str) -> None:
+        self._notices.add("refused", peer, why)
+        context.abort(code, why)
+
+    def _stream(self, name: str | None, frames: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        silent = threading.Timer(_HELLO, context.cancel)
+        silent.daemon = True
+        silent.start()
         try:
-            connection = Connection(name, next(frames))
+            connection = Connection(name, next(frames), frames)
         except (StopIteration, grpc.RpcError):
             return
-        self._inbox.put(_Event(connection, None, joins=True))
-        threading.Thread(target=self._read, args=(connection, frames), daemon=True).start()
+        finally:
+            silent.cancel()
+        if not context.add_callback(lambda: connection.outbox.put(None)):
+            return
+        # By name, not by connection: a party that comes again does so after it has left.
+        peer = name or ""
+        self._inbox.put(peer, _Event(connection, None, joins=True))
         try:
             yield from iter(connection.outbox.get, None)
         finally:
-            self._inbox.put(_Event(connection, None))
+            self._inbox.put(peer, _Event(connection, None))
 
-    def _read(self, connection: Connection, frames: Iterator[bytes]) -> None:
+    def _read(self, connection: Connection) -> None:
         try:
-            for frame in frames:
-                self._inbox.put(_Event(connection, frame))
+            for frame in connection.frames:
+                self._inbox.put(connection.name or "", _Event(connection, frame), len(frame))
         except Exception:
             pass
         connection.outbox.put(None)

@@ -6,6 +6,7 @@ under the same number when none comes: the party then answers what it answered b
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -13,9 +14,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from cvfl.errors import CvflError, DecodeError, RemoteProtocolError
-from cvfl.runtime.carrier import ServerEnd
+from cvfl.runtime.bytequeue import ByteQueue
+from cvfl.runtime.carrier import Replies, ServerEnd
 from cvfl.runtime.inprocess import one_thread_a_role
 from cvfl.runtime.nvflare.parcel import Parcel, State, fitting, unpack
+from cvfl.runtime.watch import ROUND_LIMIT, Watch
 from cvfl.types import SERVER
 from cvfl.wire import Bytes
 from cvfl.wire.control import Refusal, encode_control
@@ -28,12 +31,13 @@ TIMEOUT = 10.0
 _BYTES_A_SECOND = 1 << 20
 _PAUSE = 0.25
 _FAREWELL = 5.0
+_log = logging.getLogger(__name__)
 
 
 class Line:
     """Requests to one party, one after the other, in a thread of its own."""
 
-    def __init__(self, name: str, ask: Ask, answers: queue.SimpleQueue[tuple[str, Parcel]], patience: float) -> None:
+    def __init__(self, name: str, ask: Ask, answers: ByteQueue[tuple[str, Parcel]], patience: float) -> None:
         self.name, self._ask, self._answers, self._patience = name, ask, answers, patience
         self._changed = threading.Condition()
         self._outbox: deque[bytes] = deque()
@@ -66,7 +70,7 @@ class Line:
             answer = self._exchange(Parcel(number, frames))
             if answer is None:
                 return
-            self._answers.put((self.name, answer))
+            self._answers.put(self.name, (self.name, answer), sum(map(len, answer.frames)))
             working = answer.state is State.WORKING
             with self._changed:
                 self._failed = answer.state is State.FAILED
@@ -98,34 +102,49 @@ def _checked(number: int, reply: Bytes) -> Parcel:
     return answer
 
 
-def conduct(role: ServerEnd, ask: Ask, stopped: Callable[[], bool], patience: float) -> bool:
+def conduct(
+    role: ServerEnd, ask: Ask, stopped: Callable[[], bool], patience: float, round_limit: float = ROUND_LIMIT
+) -> bool:
     """Drive the server until the run is over and every party knows it; False if it was stopped before.
 
-    `patience` is how long a party may be out of reach; as long as it says that it works, it is not.
+    `patience` is how long a party may be out of reach; as long as it says that it works, it is not, until nothing that
+    counts has come for `round_limit`: from then on it is taken for one that has left.
     """
-    answers: queue.SimpleQueue[tuple[str, Parcel]] = queue.SimpleQueue()
+    answers: ByteQueue[tuple[str, Parcel]] = ByteQueue()
     lines = {name: Line(name, ask, answers, patience) for name in role.names}
     try:
         with one_thread_a_role():
-            return _Conductor(role, lines, answers).run(stopped)
+            return _Conductor(role, lines, answers, round_limit, patience).run(stopped)
     except CvflError as error:
+        answers.close()  # a line that is held back hears it, too
         _tell(lines.values(), encode_control(Refusal(reason=str(error)), SERVER))
         raise
     finally:
+        answers.close()
         for line in lines.values():
             line.close()
 
 
 class _Conductor:
-    def __init__(self, role: ServerEnd, lines: dict[str, Line], answers: queue.SimpleQueue[tuple[str, Parcel]]) -> None:
+    def __init__(
+        self,
+        role: ServerEnd,
+        lines: dict[str, Line],
+        answers: ByteQueue[tuple[str, Parcel]],
+        round_limit: float,
+        patience: float,
+    ) -> None:
         self._role, self._lines, self._answers = role, lines, answers
+        self._watch, self._round_limit, self._patience = Watch(role), round_limit, patience
         self._numbers: dict[str, int] = {}
+        self._told = False
 
     def run(self, stopped: Callable[[], bool]) -> bool:
         """Until all is done, or it is stopped."""
         while not self._role.done or any(line.busy for line in self._lines.values()) or not self._answers.empty():
             if stopped():
                 return False
+            self._look()
             try:
                 name, answer = self._answers.get(timeout=_PAUSE)
             except queue.Empty:
@@ -139,15 +158,27 @@ class _Conductor:
                     raise RemoteProtocolError(f"{name}: {error}") from None
         return True
 
+    def _look(self) -> None:
+        """Say who keeps the others waiting, and end the run when that goes on."""
+        silence = self._watch.silence()
+        names = " and ".join(self._role.names[m - 1] for m in self._watch.owing())
+        if silence > self._round_limit + self._patience:
+            raise RemoteProtocolError(f"nothing came from {names} for {silence:.0f} s")
+        if silence > self._round_limit and not self._told:
+            _log.warning("nothing came from %s for %.0f s", names, silence)
+        self._told = silence > self._round_limit
+
     def _take(self, name: str, frame: Bytes) -> None:
         if name in self._numbers:
+            self._watch.heard(self._numbers[name])
             replies = self._role.receive(self._numbers[name], frame)
         else:
             self._numbers[name], replies = self._role.join(frame, name)
         self._post(replies)
         self._post(self._role.work())
 
-    def _post(self, replies: Iterable[tuple[int, bytes]]) -> None:
+    def _post(self, replies: Replies) -> None:
+        self._watch.sent(m for m, _ in replies)
         for m, frame in replies:
             self._lines[self._role.names[m - 1]].post(frame)
 

@@ -6,7 +6,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.signal import Signal
 
-from cvfl.errors import CvflError
+from cvfl.errors import CvflError, plain
 from cvfl.runtime.nvflare.conduct import conduct
 from cvfl.runtime.nvflare.messaging import asker
 from cvfl.runtime.nvflare.place import Roles, place_of
@@ -37,9 +37,10 @@ class ServerController(Controller):  # type: ignore[misc]
                 raise CvflError(f"{missing[0]} is no site of this job ({', '.join(sites)})")
             self.log_info(fl_ctx, f"the parties are {', '.join(duty.role.names)}")
             ask = asker(engine.get_cell(), job, sites)
-            if conduct(duty.role, ask, lambda: bool(abort_signal.triggered), duty.patience):
+            if conduct(duty.role, ask, lambda: bool(abort_signal.triggered), *duty.limits):
                 duty.finish()
                 self.log_info(fl_ctx, "the run is over")
         except CvflError as error:
-            roles.failed(place, str(error))
-            self.system_panic(str(error), fl_ctx)
+            line = plain(str(error))  # it may quote a party
+            roles.failed(place, line)
+            self.system_panic(line, fl_ctx)

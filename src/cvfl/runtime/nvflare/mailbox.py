@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from cvfl.errors import CvflError, ProtocolError
+from cvfl.errors import CvflError, ProtocolError, plain
 from cvfl.runtime.carrier import PartyEnd
 from cvfl.runtime.inprocess import one_thread_a_role
 from cvfl.runtime.nvflare.parcel import Parcel, State, fitting, unpack
@@ -106,7 +106,7 @@ class Mailbox:
             for answer in duty.role.receive(frame):
                 self._say(answer)
             if duty.role.refused:
-                _log.error("%s: the server stopped the run: %s", self._name, duty.role.refused)
+                _log.error("%s: the server stopped the run: %s", self._name, plain(duty.role.refused))
                 self._give_up(duty.role.refused)
                 return
         if duty.role.done:

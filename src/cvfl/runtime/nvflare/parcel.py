@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
-from cvfl.errors import DecodeError
+from cvfl.errors import DecodeError, plain
 from cvfl.wire import Bytes
 
 _HEAD = struct.Struct("<QB")
@@ -43,7 +43,7 @@ class Parcel:
     @property
     def reason(self) -> str:
         """Why the sender has failed."""
-        return b"".join(self.frames).decode(errors="replace")
+        return plain(b"".join(self.frames).decode(errors="replace"))
 
     def pack(self) -> bytes:
         """The bytes of the parcel."""

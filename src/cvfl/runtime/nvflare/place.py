@@ -22,15 +22,15 @@ class Place:
 
 
 class ServerDuty(Protocol):
-    """The server role, how long parties may be out of reach, and what is to be done when it is over."""
+    """The server role, how long parties are waited for, and what is to be done when it is over."""
 
     @property
     def role(self) -> ServerEnd:
         """The role."""
 
     @property
-    def patience(self) -> float:
-        """Seconds."""
+    def limits(self) -> tuple[float, float]:
+        """Seconds that a party may be out of reach, and that nothing may come from it which is due."""
 
     def finish(self) -> None:
         """Keep the results; the run is over."""

@@ -1,0 +1,134 @@
+"""What the server brings to the handshake: labels that come with a data set, or that their holder tells."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+
+from cvfl.config.modes import label_holder
+from cvfl.config.schema import RunConfig
+from cvfl.data import VerticalData
+from cvfl.data.tables.split import Part
+from cvfl.errors import LocalProtocolError, RemoteProtocolError
+from cvfl.federation.build import labels_of, make_recipe, server_machine
+from cvfl.federation.targets import read_targets
+from cvfl.federation.terms import elsewhere, facts_of, read_facts
+from cvfl.protocol import Labels, Loss, ServerMachine
+from cvfl.wire.control import How, Offer, Targets
+
+
+class ServerRows(ABC):
+    """What the server brings: how rows are settled, their labels once it has them, and its model."""
+
+    how: How = "as-is"
+
+    def __init__(self, config: RunConfig, names: Sequence[str]) -> None:
+        self.config, self.names, self._holder = config, tuple(names), label_holder(config, names)
+        self._loss, self._outputs = Loss.BINARY, 1
+        self._sizes: list[int] | None = None
+        self._labels: Labels | None = None
+
+    def sizes(self) -> list[int] | None:
+        """Training, validation and test rows, once they are known."""
+        return self._sizes
+
+    def models_at(self, m: int) -> set[str]:
+        """Whose models party m has: its own, and that of the server if the labels stay with it."""
+        return {self.names[m - 1], "server"} if m == self._holder else {self.names[m - 1]}
+
+    def check(self, offers: Sequence[Offer]) -> None:
+        """Refuse parties that cannot settle their rows together."""
+        return
+
+    @abstractmethod
+    def accept(self, targets: Targets) -> None:
+        """Take the labels from their holder; the handshake lets nobody else send them."""
+
+    @abstractmethod
+    def passed_on(self, targets: Targets) -> Targets:
+        """What the other parties get to hear of the targets."""
+
+    def state(self) -> dict[str, Any]:
+        """What a restart needs to have the same labels again."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Have the labels that `state` told."""
+        return
+
+    def facts(self, offers: Sequence[Offer]) -> dict[str, Any]:
+        """What the parties must know of each other."""
+        return facts_of(self.names, offers, self.sizes() or [], self._loss, self._outputs)
+
+    def machine(self, facts: dict[str, Any]) -> ServerMachine:
+        """The server with its labels; a relay when they stay with a party."""
+        recipe = make_recipe(self.config, read_facts(facts), [elsewhere] * len(self.names))
+        if self._labels is None:
+            return server_machine(recipe, None)
+        parts = {part: y.to(recipe.plan.device) for part, y in vars(self._labels).items()}
+        return server_machine(recipe, Labels(**parts))
+
+
+class NamedLabels(ServerRows):
+    """The server of a data set by name, which has the labels."""
+
+    def __init__(self, config: RunConfig, data: VerticalData) -> None:
+        super().__init__(config, data.names)
+        self._sizes = [len(y) for y in (data.train_labels, data.validation_labels, data.test_labels)]
+        self._labels, self._loss, self._outputs = labels_of(data), data.loss, data.outputs
+
+    def accept(self, targets: Targets) -> None:
+        """Labels come with the data."""
+        raise RemoteProtocolError("targets for a data set that has its own")
+
+    def passed_on(self, targets: Targets) -> Targets:
+        """Nobody sends any."""
+        raise LocalProtocolError("targets for a data set that has its own")
+
+
+class TableLabels(ServerRows):
+    """The server of a federation of tables: their holder tells the labels, or sizes alone when they stay with it."""
+
+    def __init__(self, config: RunConfig, names: Sequence[str]) -> None:
+        super().__init__(config, names)
+        self.how = "align" if config.data.alignment == "private" else "as-is"
+        self._known: Targets | None = None
+
+    def check(self, offers: Sequence[Offer]) -> None:
+        """One party holds the label: without it everyone would wait for labels that never come."""
+        holders = [name for name, offer in zip(self.names, offers, strict=True) if offer.label]
+        if len(holders) != 1:
+            said = " and ".join(holders) or "none"
+            raise RemoteProtocolError(f"exactly one party holds the label, not {said}; set its key label")
+        if self._holder and holders != [self.config.privacy.labels]:
+            named = self.config.privacy.labels
+            raise RemoteProtocolError(f"privacy.labels names {named}, but the table of {holders[0]} has the label")
+
+    def accept(self, targets: Targets) -> None:
+        """Take the labels, or only what rows are for when labels stay with their holder."""
+        labels = () if self._holder else tuple(Part)
+        told = read_targets(targets, self.names[targets.m - 1], self.config.data, labels)
+        self._loss, self._outputs, self._sizes = told.loss, told.outputs, told.sizes
+        if not self._holder:
+            typed = told.loss.labels(told.labels, getattr(torch, self.config.precision))
+            train, validation, test = torch.split(typed, told.sizes)
+            self._labels = Labels(train, test, validation)
+        self._known = replace(targets, parts=bytes(targets.parts), labels=bytes(targets.labels))
+
+    def passed_on(self, targets: Targets) -> Targets:
+        """Algorithm 1 shares the training labels with all parties; Algorithm 2 does not."""
+        train = self._sizes[0] if self._sizes and self.config.algorithm == 1 else 0
+        return replace(targets, m=0, labels=bytes(targets.labels[: 8 * train]))
+
+    def state(self) -> dict[str, Any]:
+        """The targets."""
+        assert self._known is not None
+        return asdict(self._known)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """The targets again."""
+        self.accept(Targets(**state))

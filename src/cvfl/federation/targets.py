@@ -1,0 +1,86 @@
+"""What the label holder tells of the shared rows, in their order: what each is for, and its label where labels may go.
+
+Both ends check it against what they know themselves: their number of rows, the shares in their own configuration, and
+the labels that the loss takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cvfl.config.schema import DataConfig
+from cvfl.data.tables.split import Part
+from cvfl.errors import RemoteProtocolError
+from cvfl.protocol import Loss
+from cvfl.wire.control import Targets
+
+LOSSES = tuple(Loss)
+"""By their numbers on the wire."""
+LEFT_OUT = 3
+"""The part of a row that has no label."""
+_LARGEST = torch.finfo(torch.float64).max
+_DEVIATIONS = 6
+"""How far from its share a part may be that was drawn row by row: further is once in 10^9 runs."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """Targets that were checked: the part of each row, the loss, and labels of training rows first."""
+
+    parts: NDArray[np.int8]
+    loss: Loss
+    outputs: int
+    labels: Tensor
+
+    @property
+    def sizes(self) -> list[int]:
+        """Training, validation and test rows."""
+        return [int((self.parts == part).sum()) for part in Part]
+
+
+def write_targets(told: Told, with_labels: bool) -> Targets:
+    """The message; without labels when they stay where they are."""
+    labels = told.labels.numpy().astype("<f8").tobytes() if with_labels else b""
+    return Targets(0, LOSSES.index(told.loss), told.outputs, told.parts.tobytes(), labels)
+
+
+def read_targets(
+    targets: Targets, who: str, data: DataConfig, labels: tuple[Part, ...], rows: int | None = None
+) -> Told:
+    """What `who` told, with labels for these parts of the rows; `rows` is how many there are if that is known."""
+    parts = np.frombuffer(targets.parts, dtype=np.int8).copy()
+    if not set(np.unique(parts)) <= {*Part, LEFT_OUT} or rows not in (None, len(parts)):
+        raise RemoteProtocolError(f"{who}: targets for {len(parts)} rows, there are {rows}")
+    if targets.loss >= len(LOSSES) or targets.outputs < 1:
+        raise RemoteProtocolError(f"{who}: targets of no loss that there is, or for {targets.outputs} outputs")
+    loss, outputs = LOSSES[targets.loss], targets.outputs
+    if (outputs > 1) != (loss is Loss.MULTICLASS):
+        raise RemoteProtocolError(f"{who}: {outputs} outputs for the {loss} loss")
+    given = torch.from_numpy(np.frombuffer(targets.labels, dtype="<f8").astype(np.float64))
+    told = Told(parts, loss, outputs, given)
+    expected = sum(told.sizes[part] for part in labels)
+    if len(given) != expected:
+        raise RemoteProtocolError(f"{who}: {len(given)} labels for {sum(told.sizes)} rows, {expected} were expected")
+    low, high = (0, outputs - 1) if loss is Loss.MULTICLASS else (-_LARGEST, _LARGEST)
+    if not bool(((given >= low) & (given <= high)).all()):
+        raise RemoteProtocolError(f"{who}: labels that the {loss} loss does not take")
+    _check_shares(told, who, data)
+    return told
+
+
+def _check_shares(told: Told, who: str, data: DataConfig) -> None:
+    """Refuse parts of other sizes than the terms say: held-out rows are sent in full."""
+    rows = sum(told.sizes)
+    by_class = data.stratify and told.loss is not Loss.SQUARED
+    for part, share in ((Part.VALIDATION, data.validation_share), (Part.TEST, data.test_share)):
+        drawn = _DEVIATIONS * (rows * share * (1 - share)) ** 0.5
+        slack = 1 + (max(told.outputs, 2) if by_class else drawn)
+        if abs(told.sizes[part] - rows * share) > slack:
+            raise RemoteProtocolError(
+                f"{who}: {told.sizes[part]} of {rows} rows for {part.name.lower()}, the terms say a share of {share}"
+            )
