@@ -53,7 +53,7 @@ class Checkpoints:
         """Write the state before round t0; older ones beyond KEEP are removed."""
         tensors: dict[str, Tensor] = {}
         text = json.dumps(_flattened(state, tensors))
-        metadata = {"state": text, "of": self.of, "sha256": _digest(self.of + text, tensors)}
+        metadata = {"state": text, "of": self.of, "sha256": digest(self.of + text, tensors)}
         partial = self._path(t0).with_suffix(".partial")
         try:
             with with_descriptor(lambda: partial.open("wb")) as file:
@@ -104,33 +104,42 @@ class Checkpoints:
 
     def _read(self, t0: int) -> dict[str, Any] | None:
         try:
-            data = with_descriptor(self._path(t0).read_bytes)
-            tensors = load(data)
-            (length,) = struct.unpack_from("<Q", data)  # of the header, which `load` has found to be whole
-            metadata = json.loads(data[8 : 8 + length])["__metadata__"]
-            text, of = metadata["state"], metadata["of"]
-            if metadata["sha256"] != _digest(of + text, tensors):
-                return None
-            state: dict[str, Any] = _restored(json.loads(text), tensors)
+            found = parsed(with_descriptor(self._path(t0).read_bytes))
         except OSError as error:
             if exhausted(error):  # it may be whole, and what counts as absent is forgotten
                 raise ExhaustedError(f"{self._path(t0)}: cannot be read: {error.strerror}") from None
             return None
-        except (SafetensorError, KeyError, ValueError, RuntimeError):
+        if found is None:
             return None
+        of, state = found
         if of != self.of:
             raise CheckpointError(f"{self._path(t0)}: a checkpoint of {of}, not of {self.of}; bring the right one back")
         return state
 
 
-def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256(text.encode())
+def parsed(data: bytes) -> tuple[str, dict[str, Any]] | None:
+    """What a checkpoint is of, and the state; None if the bytes are not whole."""
+    try:
+        tensors = load(data)
+        (length,) = struct.unpack_from("<Q", data)  # of the header, which `load` has found to be whole
+        metadata = json.loads(data[8 : 8 + length])["__metadata__"]
+        text, of = metadata["state"], metadata["of"]
+        if metadata["sha256"] != digest(of + text, tensors):
+            return None
+        return of, _restored(json.loads(text), tensors)
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError):
+        return None
+
+
+def digest(text: str, tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of a text and of tensors by their names."""
+    found = hashlib.sha256(text.encode())
     for key in sorted(tensors):
         value = tensors[key]
-        digest.update(f"{key} {value.dtype} {tuple(value.shape)}\n".encode())
+        found.update(f"{key} {value.dtype} {tuple(value.shape)}\n".encode())
         if value.numel():  # an empty tensor cannot be seen as bytes
-            digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+            found.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 def _flattened(value: Any, tensors: dict[str, Tensor]) -> Any:
