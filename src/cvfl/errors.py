@@ -77,6 +77,20 @@ def plain(text: str, most: int = 2000) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
 
 
+def check_writable(folder: Path) -> None:
+    """Refuse now what could not be written at the end: no right, no room."""
+    new = not folder.exists()
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".cvfl-probe"
+        try:
+            probe.write_bytes(bytes(1 << 16))
+        finally:
+            probe.unlink(missing_ok=True)
+            if new:
+                folder.rmdir()
+
+
 @contextmanager
 def writing(place: Path) -> Iterator[None]:
     """Say in one line what cannot be written."""

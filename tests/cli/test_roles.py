@@ -120,6 +120,13 @@ def test_a_run_directory_that_is_taken_is_refused_before_the_run(folder: Path) -
 
 
 @pytest.mark.parametrize("command", [("server",), ("party", "--name", "bank")])
+def test_results_that_cannot_be_written_are_refused_before_the_run(command: tuple[str, ...], folder: Path) -> None:
+    (folder / "file").write_text("in the way")
+    line = refused(*command, "fed.toml", *CERTS, "--out", "file/there")
+    assert line == "file/there: cannot be written: Not a directory"
+
+
+@pytest.mark.parametrize("command", [("server",), ("party", "--name", "bank")])
 def test_a_state_folder_that_holds_other_things(command: tuple[str, ...], folder: Path) -> None:
     (folder / "mine").mkdir()
     (folder / "mine" / "file").write_text("mine")

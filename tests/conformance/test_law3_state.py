@@ -17,7 +17,7 @@ from conformance.cases import SERVER, settings, table_settings, write_tables
 from conformance.loop import Loop
 from conformance.outcome import in_process, same
 from cvfl.config.schema import RunConfig
-from cvfl.errors import ConfigError, DataError, OutputError, RemoteProtocolError
+from cvfl.errors import ConfigError, DataError, OutputError, RemoteProtocolError, check_writable
 from cvfl.federation.roles import PartyRun
 from cvfl.runtime.checkpoint import CheckpointError
 from cvfl.wire.control import Begin, Recall, Settle, encode_control
@@ -221,6 +221,14 @@ def full_disk(room: int = 100) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_is_found_at_the_start(tmp_path: Path) -> None:
+    with full_disk(), pytest.raises(OutputError, match="run: cannot be written: File too large"):
+        check_writable(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    check_writable(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(tmp_path: Path) -> None:

@@ -263,6 +263,16 @@ def test_no_more_ids_are_blinded_than_were_announced(ids):
         party(1, ["1", "2"], [2, 5], secrets).receive(passed(guesses, secrets))
 
 
+def test_a_party_knows_how_many_ids_it_has_blinded(monkeypatch):
+    monkeypatch.setattr(module, "PART", 3)
+    _, parties = aligned(["1", "2"], ["1", "2", "3", "4"], ["2"])
+    assert [party.blinded for party in parties] == [
+        {"bank": 4, "insurer": 1},
+        {"hospital": 2, "insurer": 1},
+        {"hospital": 2, "bank": 4},
+    ]
+
+
 def test_ids_are_blinded_once():
     secrets, ids = session_secrets(2), Blinder().blind(["1"])
     asked, sealing = party(1, ["1", "2"], [2, 1], secrets), Sealing(secrets[2], NAMES[:2], "rows")

@@ -16,7 +16,7 @@ from cvfl.cli.tables import noise_lines, results_table
 from cvfl.cli.train import free_path
 from cvfl.config.files import load_config
 from cvfl.config.schema import RunConfig
-from cvfl.errors import ConfigError
+from cvfl.errors import ConfigError, check_writable
 from cvfl.federation.roles import PartyRun, ServerRun
 from cvfl.protocol import Loss
 from cvfl.protocol.metrics import evaluate
@@ -61,6 +61,7 @@ def server(
         _load_ahead()
         target = out or free_path(Path("runs") / f"{config.stem}-{settings.seed}")
         RunDirectory(target)  # refuses it now rather than after the last round
+        check_writable(target)
         folder, network = state or _state(config, "server"), settings.network
         run = ServerRun(settings, settings.compressor, folder, seen.round, restart)
         carrier = FederationServer(
@@ -107,7 +108,14 @@ def party(
         run = PartyRun(settings, name, folder, stack, seen.step, restart=restart)
         run.role.identity = identity = _identity(settings, name, insecure)
 
+        target = out or Path("models") / config.stem
+        check_writable(target)
+        asked: dict[str, int] = {}
+
         def on_frame() -> None:
+            if run.role.blinded != asked:  # who had how many ids blinded here is worth a line
+                asked.update(run.role.blinded)
+                seen.event("blinded", **{name: f"{ids:,} ids" for name, ids in asked.items()})
             if run.role.party is not None:
                 seen.step(f"{name}: rounds", run.role.party.t0, run.role.party.plan.rounds)
 
@@ -120,7 +128,6 @@ def party(
             network.max_frame_mb << 20,
             on_frame,
         )
-        target = out or Path("models") / config.stem
         run.finish(target)
         seen.event("finished", model=str(target / f"{name}.safetensors"))
 

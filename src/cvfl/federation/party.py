@@ -86,6 +86,8 @@ class PartyRole:
         self._row_key = b""
         self._sealing: Sealing | None = None
         self._alignment: AlignmentParty | None = None
+        self.blinded: dict[str, int] = {}
+        """How many ids each other party has had blinded here, in the newest alignment."""
         self._facts: dict[str, Any] = {}
         self._errors: dict[int, Measured] = {}
         self._kept = -1
@@ -228,6 +230,7 @@ class PartyRole:
         replies = [self._say(reply) for reply in self._alignment.receive(message)]
         if self._alignment.common is None:
             return replies
+        self.blinded = self._alignment.blinded
         common, self._alignment = self._alignment.common, None
         return self._told(self.rows.settle(common, self._row_key))
 

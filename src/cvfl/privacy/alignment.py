@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -93,6 +94,14 @@ class AlignmentParty:
                 self.common = frozenset(text for text, bit in zip(self._ids, shared, strict=True) if bit)
                 return []
         raise RemoteProtocolError(f"party {self.m}: a {type(message).__name__} that the alignment does not expect")
+
+    @property
+    def blinded(self) -> dict[str, int]:
+        """How many ids of each other party have been blinded here."""
+        counts = Counter[int]()
+        for owner, part in self._seen:
+            counts[owner] += _bytes_of(self._sizes[owner - 1], part) // ELEMENT
+        return {self._sealing.names[owner - 1]: ids for owner, ids in sorted(counts.items())}
 
     @property
     def _before(self) -> int:
