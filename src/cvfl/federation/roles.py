@@ -20,7 +20,7 @@ from cvfl.federation.load import load_data, open_party, row_secret
 from cvfl.federation.party import PartyRole
 from cvfl.federation.rows import NamedRows, PartyRows, TableRows
 from cvfl.federation.server import ServerRole
-from cvfl.federation.state import State, kept_secret, write_secret
+from cvfl.federation.state import NOISE, State, kept_secret, write_secret
 from cvfl.federation.terms import elsewhere, offer_of, read_facts, terms_of
 from cvfl.federation.train import RunResult
 from cvfl.privacy.account import check_accountant
@@ -146,7 +146,7 @@ class PartyRun:
             config.network.checkpoint_every,
             self.identity,
             self._row_secret(),
-            kept_secret(self.state.folder / "noise.secret") if config.privacy.noise else None,
+            kept_secret(self.state.folder / NOISE) if config.privacy.noise else None,
         )
 
     def _row_secret(self) -> bytes:

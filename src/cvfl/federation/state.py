@@ -24,7 +24,7 @@ from typing import Any
 from cvfl.errors import ConfigError, writing
 from cvfl.federation.terms import digest_of
 
-LOCK = "lock"
+LOCK, NOISE = "lock", "noise.secret"
 SECRET = 32
 """Bytes of a secret."""
 
@@ -34,7 +34,7 @@ class State:
 
     def __init__(self, folder: Path, terms: dict[str, Any], restart: bool = False) -> None:
         self.folder, self.path = folder, folder / digest_of(terms)
-        if folder.is_dir() and any(folder.iterdir()) and not (folder / LOCK).exists():
+        if folder.is_dir() and any(folder.iterdir()) and not any((folder / name).exists() for name in (LOCK, NOISE)):
             raise ConfigError(f"{folder} holds other things than the state of a role; choose another --state")
         with writing(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -14,18 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from cvfl.errors import LocalProtocolError, RemoteProtocolError
+from cvfl.privacy.keys import PairSecrets
+from cvfl.privacy.sealing import Sealing
 from cvfl.protocol import Evaluated, Measured, Party, PartyMachine, Plan, Recipe, Server
 from cvfl.wire import Message, Passed, Report
-
-if TYPE_CHECKING:  # needs an extra
-    from cvfl.privacy.keys import PairSecrets
-    from cvfl.privacy.sealing import Sealing
-
 
 PARTS = ("train", "validation", "test")
 
@@ -233,11 +230,7 @@ class Holder(_Sealed):
 
 def sealed(recipe: Recipe, party: Party, server: Server | None, secrets: PairSecrets | None) -> PartyMachine:
     """The party as it takes part when a party holds the labels; `server` is needed where they are."""
-    sealing = None
-    if secrets is not None:
-        from cvfl.privacy.sealing import Sealing  # noqa: PLC0415  an extra
-
-        sealing = Sealing(secrets, recipe.names)
+    sealing = None if secrets is None else Sealing(secrets, recipe.names)
     if party.m != recipe.holder:
         return Correspondent(party, recipe.holder, sealing)
     if server is None:
