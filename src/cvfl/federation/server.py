@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from cvfl.errors import DecodeError, RemoteProtocolError
+from cvfl.federation.admission import Kept, admitted, check_kept, common_round
 from cvfl.federation.handshake import Anything, Link, Phase, Seat
 from cvfl.federation.labels import ServerRows, TableLabels
 from cvfl.privacy import Aligned, AlignmentServer
-from cvfl.runtime.carrier import Replies, TermsError
+from cvfl.runtime.carrier import Replies
 from cvfl.runtime.checkpoint import Checkpoints
 from cvfl.runtime.meter import Meter
 from cvfl.runtime.round import OnBack, OnRound, ServerRounds, counted
@@ -28,7 +29,6 @@ from cvfl.types import SERVER, Direction
 from cvfl.wire import Blinded, Bytes, Matched, Message, Setup, encode_setup
 from cvfl.wire.control import (
     CONTROL,
-    PROTOCOL,
     Begin,
     Complete,
     Control,
@@ -50,12 +50,6 @@ from cvfl.wire.frame import kind_of
 from cvfl.wire.message import KINDS
 from cvfl.wire.read import read_frame
 from cvfl.wire.setup import BLINDED, MATCHED
-
-
-def shortened(value: Any) -> str:
-    """What a role said, in a line."""
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 class ServerRole:
@@ -103,6 +97,10 @@ class ServerRole:
         self.rounds.belongs_to(f"server in run {run}")
 
     @property
+    def _kept(self) -> Kept:
+        return Kept(self._run, self.rounds.kept())
+
+    @property
     def missing(self) -> list[str]:
         """Parties that are not here."""
         return [name for m, name in enumerate(self.names, start=1) if m not in self._links]
@@ -125,7 +123,11 @@ class ServerRole:
         _, hello = decode_control(frame)
         if not isinstance(hello, Hello):
             raise RemoteProtocolError("the first message of a party is its hello")
-        m = self._checked(hello, name)
+        m = admitted(hello, name, self.names, self.terms)
+        if m in self._links:
+            raise RemoteProtocolError(f"{hello.name} is here already")
+        if not self.done:
+            check_kept(hello.name, Kept(hello.run, hello.rounds), self._kept, self.every)
         seat = Seat(m == 1, hello.offer.label, isinstance(self.rows, TableLabels))
         self._links[m], self._offers[m] = Link(Direction.DOWN, seat), hello.offer
         self.setup_meter.add(m, Direction.UP, frame)
@@ -195,35 +197,6 @@ class ServerRole:
         self.done = True
         return replies
 
-    def _checked(self, hello: Hello, name: str | None) -> int:
-        if hello.protocol != PROTOCOL:
-            raise RemoteProtocolError(f"{hello.name} speaks version {hello.protocol}, the server version {PROTOCOL}")
-        if name is not None and hello.name != name:
-            raise RemoteProtocolError(f"the certificate is for {name!r}, but the party says that it is {hello.name!r}")
-        if hello.name not in self.names:
-            raise RemoteProtocolError(f"{hello.name!r} is no party of this federation ({', '.join(self.names)})")
-        m = self.names.index(hello.name) + 1
-        if m in self._links:
-            raise RemoteProtocolError(f"{hello.name} is here already")
-        for key in sorted(self.terms.keys() | hello.terms.keys()):
-            ours, theirs = self.terms.get(key), hello.terms.get(key)
-            if ours != theirs:
-                raise TermsError(f"{key} differs: {hello.name} has {shortened(theirs)}, the server {shortened(ours)}")
-        if not self.done:
-            self._check_kept(hello.name, hello.run, hello.rounds)
-        return m
-
-    def _check_kept(self, name: str, run: str, rounds: Sequence[int]) -> None:
-        """A run that is under way goes on with what everyone has kept of it; nobody gives it up for another."""
-        ours = self.rounds.kept()
-        shared = set(ours) & set(rounds) if run == self._run else set()
-        if not shared and max((*ours, *rounds), default=0) > self.every:
-            theirs, own = (f"round {max(kept)}" if kept else "nothing" for kept in (rounds, ours))
-            raise RemoteProtocolError(
-                f"{name} has kept {theirs} and the server {own}, and not of one run; "
-                "give back the --state that is missing, or begin anew with --restart at every role"
-            )
-
     def _recall(self) -> Replies:
         self._session += 1
         self._forget()
@@ -246,7 +219,7 @@ class ServerRole:
         ids = [one.ids for one in have]
         if not known:
             for name, one in zip(self.names, have, strict=True):
-                self._check_kept(name, one.run, one.rounds)
+                check_kept(name, Kept(one.run, one.rounds), self._kept, self.every)
             self.rows.check(self._all_offers())
             self.rounds.drop()
             self._belongs_to(secrets.token_hex(8))
@@ -302,11 +275,9 @@ class ServerRole:
                 raise RemoteProtocolError(
                     f"{self.names[m - 1]} has {rows} training, validation and test rows, the server {sizes}"
                 )
+        t0 = common_round(self._kept, [Kept(have.run, have.rounds) for have in self._have.values()], self.every)
         self.facts = facts = self.rows.facts(self._all_offers())
         self._keep()
-        rounds = [set(have.rounds) for have in self._have.values() if have.run == self._run]
-        common = set(self.rounds.kept()).intersection(*rounds) if len(rounds) == len(self.names) else set()
-        t0 = max(common, default=0)
         self.rounds.go_back(self.rows.machine(facts), t0)
         return self._to_all(lambda m: Begin(session=self._session, m=m, t0=t0, facts=facts))
 
