@@ -18,12 +18,11 @@ from typing import Any
 from cvfl.errors import DecodeError, RemoteProtocolError
 from cvfl.federation.handshake import Link, Seat
 from cvfl.federation.rows import PartyRows, TableRows
+from cvfl.federation.settling import Said, Settling
 from cvfl.federation.terms import digest_of, read_facts
-from cvfl.privacy import AlignmentParty
 from cvfl.privacy.identity import Identity
 from cvfl.privacy.keys import Keyring, PairSecrets, SessionKey
 from cvfl.privacy.released import Released
-from cvfl.privacy.sealing import Sealing
 from cvfl.protocol import Measured, PartyMachine
 from cvfl.protocol.release import Secret
 from cvfl.runs.directory import fingerprint
@@ -49,7 +48,6 @@ from cvfl.wire.control import (
 from cvfl.wire.read import read_frame
 
 _MOST_ERRORS = 10_000
-_ABOUT = b"row secret"
 
 
 class PartyRole:
@@ -82,10 +80,7 @@ class PartyRole:
         self._has_keys = tables or rows.keyed
         self._key: SessionKey | None = None
         self._secrets: PairSecrets | None = None
-        self._settling: Settle | None = None
-        self._row_key = b""
-        self._sealing: Sealing | None = None
-        self._alignment: AlignmentParty | None = None
+        self._settling: Settling | None = None
         self.blinded: dict[str, int] = {}
         """How many ids each other party has had blinded here, in the newest alignment."""
         self._facts: dict[str, Any] = {}
@@ -147,13 +142,9 @@ class PartyRole:
                 return self._recall(session)
             case Settle():
                 return self._settle(message)
-            case RowSecret():
-                return self._in_order_of(self._opened(message))
-            case Blinded() | Matched():
-                return self._align(message)
-            case Targets():
-                self.rows.accept(message)
-                return self._settled()
+            case RowSecret() | Blinded() | Matched() | Targets():
+                assert self._settling is not None  # since it was asked for
+                return self._settles(self._settling.receive(message))
             case Begin():
                 return self._begin(message)
             case End():
@@ -161,8 +152,8 @@ class PartyRole:
         return self._round(message)
 
     def _forget(self, session: int) -> None:
-        self._session, self.party, self._alignment = session, None, None
-        self._secrets, self._sealing, self._settling = None, None, None
+        self._session, self.party = session, None
+        self._secrets, self._settling = None, None
 
     def _recall(self, session: int) -> Iterable[bytes]:
         self._forget(session)
@@ -185,10 +176,8 @@ class PartyRole:
         self._check_loss(0)
         self._checkpoints.drop_after(-1)
         self._belongs_to("")  # until the rows are settled anew, there is nothing to go back to
-        self._settling = settle
-        if not isinstance(self.rows, TableRows):
-            return self._told(self.rows.settle(None, b""))
-        return self._share_secret() if self._m == 1 else []
+        self._settling = Settling(self.rows, settle, self._secrets, self._row_secret)
+        return self._settles(self._settling.start())
 
     def _check_loss(self, t0: int) -> None:
         """Refuse to go back to a round further than a crash explains: what is kept here is not the server's to drop."""
@@ -196,49 +185,14 @@ class PartyRole:
         said = f"the run is to begin anew; round {newest} is kept here, start with --restart if that is meant"
         self._check(t0 > 0 or newest <= self.every, said)
 
-    @property
-    def _rows_sealing(self) -> Sealing:
-        if self._secrets is None:
-            raise RemoteProtocolError(f"{self.name}: the server began without the keys of the parties")
-        self._sealing = self._sealing or Sealing(self._secrets, self.rows.names, "rows")
-        return self._sealing
-
-    def _share_secret(self) -> Iterable[bytes]:
-        """The first party has the secret by which rows are ordered, and seals it for each of the others."""
-        secret, others = self._row_secret, range(2, len(self.rows.names) + 1)
-        sealed = [self._rows_sealing.seal_bytes(j, secret, _ABOUT).hex() for j in others]
-        yield self._say(RowSecret(session=self._session, sealed=sealed))
-        yield from self._in_order_of(secret)
-
-    def _opened(self, message: RowSecret) -> bytes:
-        due = message.session == self._session and len(message.sealed) == 1
-        self._check(due, "no secret of the rows for this party")
-        return self._rows_sealing.open_bytes(1, bytes.fromhex(message.sealed[0]), _ABOUT, "the secret of the rows")
-
-    def _in_order_of(self, secret: bytes) -> Iterable[bytes]:
-        """The parties share the secret: take the rows as they are, or begin to align them."""
+    def _settles(self, messages: Iterable[Said]) -> Iterable[bytes]:
+        """Say what settles the rows, and that they are settled when they are."""
         assert self._settling is not None
-        self._row_key = secret
-        if self._settling.how == "as-is":
-            return self._told(self.rows.settle(None, secret))
-        self._alignment = AlignmentParty(self._m, self.rows.ids(), self._settling.ids, self._rows_sealing)
-        return map(self._say, self._alignment.start())
-
-    def _align(self, message: Blinded | Matched) -> Iterable[bytes]:
-        if self._alignment is None:
-            raise RemoteProtocolError(f"{self.name}: blinded ids, but no alignment is under way")
-        replies = [self._say(reply) for reply in self._alignment.receive(message)]
-        if self._alignment.common is None:
-            return replies
-        self.blinded = self._alignment.blinded
-        common, self._alignment = self._alignment.common, None
-        return self._told(self.rows.settle(common, self._row_key))
-
-    def _told(self, targets: Targets | None) -> Iterable[bytes]:
-        """The label holder says what the rows are for; the others wait until they hear it, unless they know."""
-        if targets is not None:
-            yield self._say(targets)
-        if self.rows.sizes() is not None:
+        for message in messages:
+            yield self._say(message)
+        if self._settling.alignment is not None:
+            self.blinded = self._settling.alignment.blinded
+        if self._settling.done:
             yield from self._settled()
 
     def _settled(self) -> Iterable[bytes]:

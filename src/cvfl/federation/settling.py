@@ -1,0 +1,92 @@
+"""How a party settles its rows with the others, once in a session: their order, who is shared, what rows are for.
+
+    the first party ──RowSecret──▶ the others        by what rows are ordered and split; the server cannot read it
+    all             ◀──alignment──▶ all              unless rows are taken as they are
+    the label holder ──Targets──▶ the others         what each shared row is for
+
+Rows of a data set by name are in their order already. Messages go in and come out; what may come when is the affair of
+handshake.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from cvfl.errors import RemoteProtocolError
+from cvfl.federation.rows import PartyRows, TableRows
+from cvfl.privacy import AlignmentParty
+from cvfl.privacy.keys import PairSecrets
+from cvfl.privacy.sealing import Sealing
+from cvfl.wire import Blinded, Matched
+from cvfl.wire.control import RowSecret, Settle, Targets
+
+Said = RowSecret | Blinded | Targets
+_ABOUT = b"row secret"
+
+
+class Settling:
+    """The settling of a party's rows that `settle` asked for; `done` says that they are settled.
+
+    `row_secret` is what the first party has rows ordered by.
+    """
+
+    def __init__(self, rows: PartyRows, settle: Settle, secrets: PairSecrets | None, row_secret: bytes) -> None:
+        self.rows, self.run = rows, settle.run
+        self.done = False
+        self.alignment: AlignmentParty | None = None
+        self._settle, self._key = settle, row_secret
+        self._sealing = Sealing(secrets, rows.names, "rows") if secrets else None
+        if isinstance(rows, TableRows) and self._sealing is None:
+            raise RemoteProtocolError(f"{rows.name}: from the server: the keys of the parties are missing")
+
+    def start(self) -> Iterator[Said]:
+        """What is to be said first."""
+        if not isinstance(self.rows, TableRows):
+            yield from self._in_order(self.rows.settle(None, b""))
+        elif self.rows.m == 1:
+            others = range(2, len(self.rows.names) + 1)
+            sealed = [self._sealed.seal_bytes(j, self._key, _ABOUT).hex() for j in others]
+            yield RowSecret(session=self._settle.session, sealed=sealed)
+            yield from self._find_rows()
+
+    def receive(self, message: RowSecret | Blinded | Matched | Targets) -> Iterable[Said]:
+        """What is to be said to a message."""
+        match message:
+            case RowSecret():
+                self._key = self._opened(message)
+                return self._find_rows()
+            case Targets():
+                self.rows.accept(message)
+                self.done = True
+                return []
+        return self._align(message)
+
+    @property
+    def _sealed(self) -> Sealing:
+        assert self._sealing is not None  # since there are tables
+        return self._sealing
+
+    def _opened(self, message: RowSecret) -> bytes:
+        if message.session != self._settle.session or len(message.sealed) != 1:
+            raise RemoteProtocolError(f"{self.rows.name}: from the server: no secret of the rows for this party")
+        return self._sealed.open_bytes(1, bytes.fromhex(message.sealed[0]), _ABOUT, "the secret of the rows")
+
+    def _find_rows(self) -> Iterable[Said]:
+        """The parties share the secret: take the rows as they are, or begin to align them."""
+        if self._settle.how == "as-is":
+            return self._in_order(self.rows.settle(None, self._key))
+        self.alignment = AlignmentParty(self.rows.m, self.rows.ids(), self._settle.ids, self._sealed)
+        return self.alignment.start()
+
+    def _align(self, message: Blinded | Matched) -> Iterable[Said]:
+        assert self.alignment is not None  # since it has begun
+        replies = self.alignment.receive(message)
+        if self.alignment.common is None:
+            return replies
+        return self._in_order(self.rows.settle(self.alignment.common, self._key))
+
+    def _in_order(self, targets: Targets | None) -> Iterator[Targets]:
+        """The label holder says what the rows are for; the others wait until they hear it, unless they know."""
+        self.done = self.rows.sizes() is not None
+        if targets is not None:
+            yield targets
