@@ -485,3 +485,13 @@ def test_a_matched_that_was_not_asked_for(tmp_path: Path) -> None:
     next_down(loop, "bank", Settle)
     with pytest.raises(RemoteProtocolError, match=r"^bank: from the server: an unexpected Matched"):
         list(loop.parties["bank"].role.receive(seal(6, 0, 0, [b"\x01\0\0\0\x01"])))
+
+
+def test_who_had_how_many_ids_blinded_is_known(tmp_path: Path) -> None:
+    write_tables(tmp_path)
+    loop = Loop(table_settings(tmp_path), tmp_path / "loop")
+    until(loop, lambda: all(party.role.party is not None for party in loop.parties.values()))
+    assert {name: party.role.blinded for name, party in loop.parties.items()} == {
+        "bank": {"shop": 75},
+        "shop": {"bank": 75},
+    }

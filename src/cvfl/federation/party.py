@@ -190,8 +190,6 @@ class PartyRole:
         assert self._settling is not None
         for message in messages:
             yield self._say(message)
-        if self._settling.alignment is not None:
-            self.blinded = self._settling.alignment.blinded
         if self._settling.done:
             yield from self._settled()
 
@@ -200,6 +198,7 @@ class PartyRole:
         assert sizes is not None
         if self._settling is not None:
             self._belongs_to(self._settling.run)
+            self.blinded = self._settling.blinded
         self._keep(None)
         return [self._say(Settled(session=self._session, rows=sizes))]
 

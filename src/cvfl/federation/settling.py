@@ -33,7 +33,9 @@ class Settling:
     def __init__(self, rows: PartyRows, settle: Settle, secrets: PairSecrets | None, row_secret: bytes) -> None:
         self.rows, self.run = rows, settle.run
         self.done = False
-        self.alignment: AlignmentParty | None = None
+        self.blinded: dict[str, int] = {}
+        """How many ids of each other party were blinded here."""
+        self._alignment: AlignmentParty | None = None
         self._settle, self._key = settle, row_secret
         self._sealing = Sealing(secrets, rows.names, "rows") if secrets else None
         if isinstance(rows, TableRows) and self._sealing is None:
@@ -75,15 +77,16 @@ class Settling:
         """The parties share the secret: take the rows as they are, or begin to align them."""
         if self._settle.how == "as-is":
             return self._in_order(self.rows.settle(None, self._key))
-        self.alignment = AlignmentParty(self.rows.m, self.rows.ids(), self._settle.ids, self._sealed)
-        return self.alignment.start()
+        self._alignment = AlignmentParty(self.rows.m, self.rows.ids(), self._settle.ids, self._sealed)
+        return self._alignment.start()
 
     def _align(self, message: Blinded | Matched) -> Iterable[Said]:
-        assert self.alignment is not None  # since it has begun
-        replies = self.alignment.receive(message)
-        if self.alignment.common is None:
+        assert self._alignment is not None  # since it has begun
+        replies = self._alignment.receive(message)
+        if self._alignment.common is None:
             return replies
-        return self._in_order(self.rows.settle(self.alignment.common, self._key))
+        self.blinded = self._alignment.blinded
+        return self._in_order(self.rows.settle(self._alignment.common, self._key))
 
     def _in_order(self, targets: Targets | None) -> Iterator[Targets]:
         """The label holder says what the rows are for; the others wait until they hear it, unless they know."""
