@@ -18,11 +18,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from shown import Steps, options, show
@@ -109,6 +110,8 @@ class _PayloadServer:
     """Stands for a ServerRole: sends each payload to all, waits until all have sent it back, and keeps the time."""
 
     names = PARTIES
+    awaited: Mapping[int, int] = MappingProxyType({})
+    reached = 0
 
     def __init__(self, payloads: Sequence[bytes]) -> None:
         self.done, self.seconds = False, list[float]()

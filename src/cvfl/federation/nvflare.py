@@ -29,6 +29,7 @@ from cvfl.config.files import parse_config
 from cvfl.config.schema import RunConfig, check_tables
 from cvfl.data.sets.catalogue import READERS
 from cvfl.errors import ConfigError, writing
+from cvfl.federation.load import row_key
 from cvfl.federation.roles import PartyRun, ServerRun, federation_names
 from cvfl.federation.terms import NOT_TERMS, NOT_TERMS_OF_DATA
 from cvfl.privacy.identity import Identity
@@ -84,9 +85,13 @@ def write_job(config: RunConfig, name: str, folder: Path) -> tuple[str, ...]:
 
 def write_site_file(config: RunConfig, path: Path) -> None:
     """Write what all sites of a simulation on this machine have: everything."""
+    values = local_values(config)
     if config.data.name is None:
         check_tables(config)
-    path.write_text(tomlkit.dumps(local_values(config)), encoding="utf-8")
+        secret = path.with_name("row_secret")  # there is nobody to hide rows from: the same order as in one process
+        secret.write_bytes(row_key(config))
+        values["party"][next(iter(config.party))]["row_secret"] = str(secret)
+    path.write_text(tomlkit.dumps(values), encoding="utf-8")
 
 
 def write_job_folder(folder: Path, name: str, names: tuple[str, ...], roles: str, values: dict[str, Any]) -> None:
