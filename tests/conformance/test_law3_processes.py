@@ -93,9 +93,9 @@ def test_half_a_minute_without_network(drop: bool, tmp_path: Path) -> None:
 
 def test_patience_is_counted_from_the_last_word_of_the_server(tmp_path: Path) -> None:
     """A cut after a long session is no reason to give up at once."""
-    config = settings(rounds=24)
-    with through_proxy(config, tmp_path, 0.15, wait_limit=2.5) as (federation, proxy):
-        time.sleep(3.0)
+    config = settings(rounds=40)
+    with through_proxy(config, tmp_path, 0.15, wait_limit=6.0) as (federation, proxy):
+        time.sleep(6.5)
         until_round(federation, 8)
         proxy.cut()
         same(federation.outcome(), in_process(config))
