@@ -9,7 +9,7 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 # The wheel is tried in an environment of its own, outside the checkout's.
 TRIAL  := build/trial
 
-.PHONY: demo test test-slow test-chaos check wheel bench docs setup clean
+.PHONY: demo test test-slow test-chaos check wheel bench docs results setup clean
 
 demo: $(VENV)/.core
 	$(BIN)/cvfl demo
@@ -39,6 +39,11 @@ bench: setup
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html"
+
+# Tables and figures of docs/results again, from the runs that are recorded there; nothing is trained.
+results: setup
+	for study in $(sort $(dir $(wildcard docs/results/*/study.toml))); do $(BIN)/cvfl report $$study --publish $$study || exit 1; done
+	$(BIN)/cvfl audit --resume $$(dirname docs/results/privacy_*/runs/*/seed-*/audit.json) --out docs/results/privacy
 
 # What users get: an sdist and a wheel, the wheel alone in an empty environment, the demo there.
 wheel: setup

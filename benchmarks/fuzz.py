@@ -22,8 +22,12 @@ from pathlib import Path
 import atheris
 import torch
 
-with atheris.instrument_imports(include=["cvfl.wire", "cvfl.compress", "cvfl.federation", "cvfl.runtime.checkpoint"]):
-    from fuzz_targets import COMPRESSORS, TARGETS, tried
+INSTRUMENTED = ["wire", "compress", "protocol.codec", "protocol.aggregate", "federation", "privacy.keys"]
+INSTRUMENTED += ["runtime.checkpoint"]
+
+with atheris.instrument_imports(include=["fuzz_targets", *(f"cvfl.{name}" for name in INSTRUMENTED)]):
+    from fuzz_grammar import dictionary, messages
+    from fuzz_targets import CHOICES, RECEIVERS, SHARE, TARGETS, tried
 
     from cvfl.runtime.checkpoint import Checkpoints
 
@@ -38,20 +42,19 @@ def golden() -> Iterator[tuple[str, bytes]]:
 
 def examples(target: str, folder: Path) -> Iterator[tuple[str, bytes]]:
     """Inputs to start from, each with a name."""
-    for name, data in golden():
-        if target == "setup" and name.startswith(("control-", "setup-")):
-            yield name, bytes([data[5] - 5 + 4 * data[6]]) + data[20:]
-        for i in range(len(COMPRESSORS) if target == "wire" else 0):
-            if name.startswith("packet-"):
-                yield f"{name}-{i}", bytes([i]) + data
-            if name.startswith("frame-"):
-                yield f"{name}-{i}", bytes([i + len(COMPRESSORS)]) + data
-                yield f"{name}-body-{i}", bytes([i + (data[5] + 1) * len(COMPRESSORS)]) + data[20:]
     if target == "setup":
-        facts = {"names": ["a"], "widths": [4], "compressors": ["auto"], "rows": [3, 0, 1]}
-        facts |= {"loss": "binary", "outputs": 1}
-        for name, value in (("begin", {"session": 1, "m": 1, "t0": 0, "facts": facts}), ("have", {"session": 1})):
-            yield name, bytes([2]) + json.dumps({"type": name} | value).encode()
+        for name, data in golden():
+            if name.startswith(("control-", "setup-")):
+                yield name, bytes([data[5] - 5 + 4 * data[6]]) + data[20:]
+        yield from ((name, bytes([2]) + data) for name, data in messages())
+    if target == "wire":
+        for which, data in enumerate([*(data for _, data in RECEIVERS), SHARE]):
+            yield f"packet-{which}", bytes([which, 0]) + data
+            yield f"embedding-{which}", bytes([which, 2]) + data
+        frames = [data for name, data in golden() if name.startswith("frame-")]
+        for i, data in enumerate(frames):
+            yield f"frame-{i}", bytes([i % CHOICES, 1]) + data
+            yield f"body-{i}", bytes([i % CHOICES, data[5] + 1]) + data[20:]
     if target == "checkpoint":
         kept = Checkpoints(folder.with_name(f"{folder.name}.states"), "bank in run ab")
         kept.save(1, {"w": torch.zeros(2, 3), "n": 1, "list": [1.5, None], "pair": (b"x", {7: "y"})})
@@ -69,7 +72,12 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in examples(target, folder):
         (folder / name).write_bytes(data)
-    sys.argv = [target, *sys.argv[2:]]
+    options = sys.argv[2:]
+    if target == "setup":
+        words = folder.with_name(f"{folder.name}.words")
+        words.write_text(dictionary(), encoding="utf-8")
+        options.append(f"-dict={words}")
+    sys.argv = [target, *options]
     atheris.Setup(sys.argv, lambda data: tried(target, data))
     atheris.Fuzz()
 

@@ -6,49 +6,126 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import struct
 import zlib
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from safetensors.torch import save
 
-from cvfl.compress import Compressor, Context, build
+from cvfl.compress import Context, Masked, Scalar, build
+from cvfl.compress.registry import AUTO
 from cvfl.config.schema import DataConfig
 from cvfl.data.tables.split import Part
 from cvfl.errors import DecodeError, RemoteProtocolError
+from cvfl.federation.admission import Kept, admitted, check_kept, common_round
 from cvfl.federation.targets import read_targets
-from cvfl.federation.terms import read_facts
+from cvfl.federation.terms import facts_of, read_facts
+from cvfl.privacy.keys import Keyring, SessionKey
+from cvfl.protocol import Loss
+from cvfl.protocol.aggregate import Aggregate
+from cvfl.protocol.codec import Codec
+from cvfl.rng import stream
 from cvfl.runtime.checkpoint import digest, parsed
-from cvfl.wire import Broadcast, Folded, Message, Passed, Report, decode, decode_packet
-from cvfl.wire.control import Begin, Targets
+from cvfl.types import SERVER
+from cvfl.wire import (
+    Broadcast,
+    Folded,
+    Gradient,
+    Message,
+    Passed,
+    Report,
+    decode,
+    decode_packet,
+    encode_packet,
+)
+from cvfl.wire.control import Begin, Control, Have, Hello, Offer, Settle, Targets, encode_control
 from cvfl.wire.frame import seal
 from cvfl.wire.message import FROM_SERVER
 from cvfl.wire.read import read_frame
 
 SPECS = ["identity", "scalar:bits=3", "scalar:bits=11,low=-1,high=1", "lattice:bits=3", "lattice:bits=9,low=-1,high=1"]
 SPECS += ["topk:bits=8", "topk:bits=16", "topk:bits=8,by=entry", "topk:bits=1,by=entry", "schedule(lattice:bits=1)"]
-COMPRESSORS = [build(spec) for spec in SPECS]
+SPECS += ["deadzone", "shaped", "entropy(identity)", "entropy(scalar:bits=2)", "entropy(lattice:bits=3)"]
+SPECS += [
+    "entropy(topk:bits=4,by=entry)",
+    "entropy(deadzone)",
+    "feedback(scalar:bits=2)",
+    "feedback(entropy(deadzone))",
+]
+SPECS += [*AUTO.values()]
+SHAPE, DTYPE, T0 = (40, 6), torch.float32, 2
+"""What the receivers of a round expect: enough symbols that an entropy coder models them."""
 SHARES = DataConfig(test_share=0.25)
+NAMES, TERMS = ("bank", "shop"), {"seed": 1}
+RING, KEY = Keyring(NAMES, "terms"), SessionKey()
 
 
-def open_packet(data: bytes | memoryview, compressor: Compressor) -> None:
-    h = compressor.decompress(decode_packet(data), Context(seed=7, t0=3, m=1))
-    assert h.numel() * h.element_size() <= 64 * len(data), "more memory than the bytes pay for"
+def embedding(t0: int) -> torch.Tensor:
+    return torch.from_numpy(stream(7, "fuzz", t0).uniform(math.prod(SHAPE))).reshape(SHAPE).to(DTYPE) * 2 - 1
+
+
+def conversation(spec: str) -> tuple[Codec, bytes]:
+    """A receiver after two rounds in which both ends have learned, and the packet of the next one."""
+    sender, receiver = (Codec(build(spec), 7, 1, "bank") for _ in range(2))
+    for t0 in range(T0 + 1):
+        h = embedding(t0)
+        data = sender.encode(h, t0)
+        if t0 < T0:
+            receiver.decode(data, t0, SHAPE, DTYPE)
+            sender.observe(h.cos(), 0.5)
+    receiver.state_dict(T0)  # it learns when the round is over
+    return receiver, data
+
+
+def masked() -> tuple[Aggregate, bytes]:
+    """The sum of masked embeddings of three parties, with masks of zero, and the packet of one."""
+    compressor = Masked(Scalar(bits=5, low=-1, high=1), len(NAMES) + 1)
+    compressor.mask = lambda part, t0, n: np.zeros(n, dtype=np.uint16)
+    share = compressor.compress(embedding(T0), Context(7, T0, 1))
+    return Aggregate(compressor, 7, (*NAMES, "pharmacy")), encode_packet(share)
+
+
+RECEIVERS = [conversation(spec) for spec in SPECS]
+STATES = [codec.state_dict(T0) for codec, _ in RECEIVERS]
+SUM, SHARE = masked()
+CHOICES = len(SPECS) + 1
+
+
+def open_packet(data: bytes | memoryview, which: int) -> None:
+    """Read a packet as its receivers would; what one takes for sound it goes on from in the next round."""
+    if which == len(SPECS):
+        total = SUM.add({1: data, 2: SHARE, 3: SHARE}, T0, SHAPE, DTYPE)
+        assert SUM.decode(total, T0, SHAPE, DTYPE).shape == SHAPE
+        return
+    codec, _ = RECEIVERS[which]
+    assert codec.decode(data, T0, SHAPE, DTYPE).shape == SHAPE
+    codec.state_dict(T0 + 1)
+    codec.load_state_dict(STATES[which])
+
+
+def any_shape(data: bytes | memoryview) -> None:
+    """A packet whose receiver has no expectation pays for its memory with its length."""
+    packet = decode_packet(data)
+    size = sum(plane.symbols.numel() * plane.symbols.element_size() for plane in packet.planes)
+    assert size <= 64 * len(data), "more memory than the bytes pay for"
 
 
 def wire(data: bytes) -> None:
-    """The first byte says how to read the rest: as a packet, a frame, or the body of a sound frame of some kind."""
-    compressor, how, rest = COMPRESSORS[data[0] % len(COMPRESSORS)], data[0] // len(COMPRESSORS), data[1:]
-    if how % 14 == 0:
-        open_packet(rest, compressor)
+    """The first byte says who reads the rest, the second as what: a packet, a frame, or the body of a frame."""
+    which, how, rest = data[0] % CHOICES, data[1] % 14, data[2:]
+    if how == 0:
+        open_packet(rest, which)
         return
-    if how % 14 > 1:
-        kind = how % 14 - 1
-        head = struct.pack("<4sBBHII", b"cvfl", 1, kind, int(kind not in FROM_SERVER), 3, len(rest))
+    if how > 1:
+        kind = how - 1
+        head = struct.pack("<4sBBHII", b"cvfl", 1, kind, int(kind not in FROM_SERVER), T0, len(rest))
         rest = head + struct.pack("<I", zlib.crc32(rest, zlib.crc32(head))) + rest
     for packet in packets(decode(rest)):
-        open_packet(packet, compressor)
+        any_shape(packet)
+        open_packet(packet, which)
 
 
 def packets(message: Message) -> tuple[bytes | memoryview, ...]:
@@ -57,19 +134,33 @@ def packets(message: Message) -> tuple[bytes | memoryview, ...]:
             return *message.model, *(packet for _, packet in message.embeddings)
         case Folded():
             return message.partial, *message.model
+        case Gradient(packet=packet, weights=weights) if weights:
+            return packet, weights
         case Passed() | Report():
             return ()
     return (message.packet,)
 
 
 def setup(data: bytes) -> None:
-    """The first byte is the kind and the sender of a sound frame, the rest its body."""
+    """The first byte is the kind and the sender of a sound frame, the rest its body; what is said in it is used."""
     message = read_frame(seal(5 + data[0] % 4, data[0] // 4 % 4, 0, [data[1:]]))
     match message:
-        case Begin(facts=facts):
-            read_facts(facts)
         case Targets():
             read_targets(message, "bank", SHARES, (Part.TRAIN,) if message.m else tuple(Part))
+        case Hello():
+            facts_of(NAMES[:1], [message.offer], [3, 0, 1], Loss.BINARY, 1)
+            check_kept(message.name, Kept(message.run, message.rounds), Kept("", ()), 10)
+            admitted(message, None, NAMES, TERMS)
+        case Have():
+            common_round(Kept("", (10, 20)), [Kept(message.run, message.rounds)], 10)
+        case Settle():
+            own = RING.signed(1, message.session, KEY)
+            RING.agree(1, message.session, KEY, [own, *message.keys[1:]])
+        case Begin(facts=facts):
+            for spec in read_facts(facts).compressors:
+                facts_of(NAMES[:1], [Offer(width=1, compressor=spec, label=False)], [3, 0, 1], Loss.BINARY, 1)
+    if isinstance(message, Control):
+        assert read_frame(encode_control(message, SERVER)) == message
 
 
 def checkpoint(data: bytes) -> None:
@@ -88,5 +179,5 @@ TARGETS: dict[str, Callable[[bytes], None]] = {"wire": wire, "setup": setup, "ch
 def tried(target: str, data: bytes) -> None:
     """One input: it ends in a value or in a typed refusal, or this raises."""
     with contextlib.suppress(DecodeError, RemoteProtocolError):
-        if data:
+        if len(data) > 1:
             TARGETS[target](data)

@@ -108,6 +108,7 @@ def _federation(shape: RoundShape, compressor: str, count: int, apart: bool = Fa
         models=(shape.make,) * shape.M,
         server_model=lambda: Concat(nn.Linear(sum(widths), 1)),
         compressors=(lambda: build(compressor),) * shape.M,
+        evaluation_compressors=(lambda: build("identity"),) * shape.M,
         server_compressor=lambda: build(replies, "model"),
         gradient_compressor=lambda: build("identity"),
         partial_compressor=lambda: build(replies, "partial"),

@@ -95,7 +95,7 @@ def conversation(spec: str, shape: tuple[int, ...], dtype: torch.dtype) -> Case:
         decoded = receiver.decompress(packet, CONTEXT)
         for end in (sender, receiver):
             end.settle(packet, decoded, CONTEXT)
-        sender.observe(h.cos(), 0.5)
+        sender.observe(h.cos(), 0.5, h)
     return Case(receiver, encode_packet(sender.compress(h * 0.9, CONTEXT)), shape, dtype)
 
 

@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 
 BATCH = "batch"
 DITHER = "dither"
+DRAW = "draw"
 INIT = "init"
 LAYERS = "layers"
+LOCAL = "local"
 SPLIT = "split"
 
 

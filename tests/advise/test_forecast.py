@@ -55,10 +55,11 @@ def test_evaluations_are_those_of_the_plan(rounds, every):
 
 
 def test_seconds_by_hand():
-    seen = Calibration(losses=(1.0, 0.5), up=(100, 100), down=(300, 300), evaluation=1000, seconds=0.2)
+    seen = Calibration((1.0, 0.5), (100, 100), (300, 300), evaluation=1000, seconds=0.2, alignment=7, setup=50, told=20)
     plan = replace(PLAN, rows=20, rounds=10, evaluate_every=5)
     cost = forecast(seen, plan, Network(bandwidth=8000.0, latency=0.03))
     assert (cost.rounds, cost.sent.up, cost.sent.down, cost.evaluation) == (10, 1000, 3000, 2000)
+    assert (cost.alignment, cost.setup, cost.total) == (7, 50 + 2 * 20, 6097)
     assert cost.compute == pytest.approx(10 * 0.2)
     assert cost.latency == pytest.approx(10 * 2 * 0.03)
     assert cost.transfer == pytest.approx(6.0)  # 6,000 bytes at 1,000 a second

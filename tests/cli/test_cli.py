@@ -53,9 +53,12 @@ def test_train_leaves_a_complete_run_directory(config: Path, tmp_path: Path) -> 
     assert {"accuracy", "f1", "roc_auc", "loss"} <= set(summary["metrics"]["test"]) & set(summary["metrics"]["train"])
     sent = summary["bytes"]
     assert set(sent["by_party"]) == {"hospital", "bank", "insurer"}
-    for key in ("up", "down", "evaluation"):
-        assert sent[key] == sum(party[key] for party in sent["by_party"].values()) > 0
-    assert sent["total"] == sent["up"] + sent["down"] + sent["evaluation"]
+    parts = ("up", "down", "evaluation", "alignment", "setup")
+    assert list(sent) == [*parts, "total", "by_party"]
+    for key in parts:
+        assert sent[key] == sum(party[key] for party in sent["by_party"].values())
+        assert (sent[key] > 0) == (key != "alignment")  # the rows of a data set by name are aligned
+    assert sent["total"] == sum(sent[key] for key in parts)
     assert summary["formula_bytes"] == round(6 * 3 * (2 * 16 * 100 * 9 + (48 + 1) * 3) / 8)
     error = summary["compression_error"]
     assert 0 < error["measured"] <= error["bound"]
@@ -64,7 +67,9 @@ def test_train_leaves_a_complete_run_directory(config: Path, tmp_path: Path) -> 
     assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in summary["parameters"].values())
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(6))
-    assert lines[-1]["bytes"] == {key: sent[key] for key in ("up", "down", "evaluation")}
+    assert list(lines[-1]["bytes"]) == list(parts)
+    assert all(lines[-1]["bytes"][key] == sent[key] for key in parts[:-1])
+    assert 0 < lines[0]["bytes"]["setup"] == lines[-1]["bytes"]["setup"] < sent["setup"]  # which has the end, too
     assert lines[-1]["test"] == summary["metrics"]["test"]
     assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
     assert len(list((tmp_path / "run" / "parameters").glob("*.safetensors"))) == 4
@@ -151,7 +156,7 @@ def test_resume_without_a_run_that_was_stopped(config: Path, tmp_path: Path, mon
 def test_demo_shows_the_table_the_plot_and_writes_a_report(tmp_path: Path) -> None:
     code, output = call("demo", "--out", tmp_path / "demo", "--epochs", 1)
     assert code == 0, output
-    for name in ("none", "scalar b=2", "lattice b=2", "top-k b=2", "auto", "reduction", "MB up", "MB down", "1.0x"):
+    for name in ("none", "scalar b=2", "lattice b=2", "top-k b=2", "auto", "in all", "other", "fewer", "only", "1.0x"):
         assert name in output
     runs = [line for line in output.splitlines() if line.split(" loss")[0].endswith(" 11/11")]
     assert [line.split(" 11/11")[0].strip() for line in runs] == list(RUNS)  # without a terminal a line a run

@@ -1,6 +1,7 @@
 """`cvfl init`, `align` and `data`: what a person with two files sees in the first five minutes."""
 
 import csv
+import datetime
 import json
 import os
 import pty
@@ -183,6 +184,59 @@ def test_align_shows_who_shares_what_and_writes_the_common_order(folder):
     assert lines[0] == "ID"
     assert sorted(map(int, lines[1:])) == list(range(50, 200))
     assert lines[1:] != sorted(lines[1:])
+
+
+def test_people_are_told_when_an_alignment_is_reused(folder):
+    cvfl(*INIT)
+    today = datetime.date.today().isoformat()
+    short = ("train", "fed.toml", "--set", "epochs=1", "--out")
+    said = "150 rows are shared by bank and shop"
+
+    def aligned(run: str, *options: str) -> tuple[str, int]:
+        code, output = cvfl(*short, run, *options)
+        assert code == 0, output
+        return output, json.loads((folder / run / "summary.json").read_text())["bytes"]["alignment"]
+
+    output, first = aligned("one")
+    assert said in output
+    assert "alignment of" not in output
+    output, sent = aligned("two", "--set", "seed=5")
+    assert f"{said} alignment of {today} reused: ids have not changed" in output
+    assert sent == 0
+    table = pq.read_table(folder / "shop.parquet").slice(10)
+    table = pa.concat_tables([table, table.slice(0, 1).set_column(0, "ID", pa.array([7]))])
+    pq.write_table(table, folder / "shop.parquet")
+    output, sent = aligned("three")
+    assert f"141 rows are shared by bank and shop alignment of {today} went on: 1 ids came and 10 went" in output
+    assert 0 < sent < first / 10
+    output, sent = aligned("four", "--align-again")
+    assert "alignment of" not in output
+    assert sent > 0.9 * first
+    _, output = cvfl("align", "fed.toml")
+    assert "alignment of" not in output
+    assert f"alignment of {today} reused" in aligned("five")[0]
+
+
+def test_an_id_of_two_columns_from_init_to_align(folder):
+    people = [(f"n{i % 20}", 1950 + i) for i in range(100)]
+    for name, rows, more in (("a", people[:80], "x,y"), ("b", people[20:], "z")):
+        own = [f"{year % 7},{year % 2}" if name == "a" else str(year % 5) for _, year in rows]
+        lines = [f"{who},{year},{values}" for (who, year), values in zip(rows, own, strict=True)]
+        (folder / f"{name}.csv").write_text("\n".join([f"name,birth,{more}", *lines]) + "\n")
+    init = ("--party", "a=a.csv", "--party", "b=b.csv", "--label", "a.y", "--id")
+    code, output = cvfl("init", "two.toml", *init, "name,birth")
+    assert code == 0, output
+    assert tomllib.loads((folder / "two.toml").read_text())["data"]["id"] == ["name", "birth"]
+    code, output = cvfl("align", "two.toml", "--out", "ids")
+    assert code == 0, output
+    assert "60 rows are shared by a and b" in output
+    with (folder / "ids" / "b.csv").open(newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["name", "birth"]
+    assert {(who, int(year)) for who, year in rows} == set(people[20:80])
+    code, output = cvfl("init", "one.toml", *init, "name,brith")
+    assert code == 2
+    assert "a.csv has no column 'brith'; did you mean 'birth'?" in output
 
 
 def test_a_small_intersection_warns(folder):

@@ -59,7 +59,7 @@ def shown(*actions) -> str:
 
 def test_the_terminal_shows_the_round():
     text = shown(("step", "bank: reading", 5, 0), ("round", PROGRESS))
-    assert "4/10 loss 0.500 accuracy 0.600 ↑5.00 ↓0.00 MB" in text
+    assert "4/10 loss 0.500 accuracy 0.600 5.00 MB, 100% train" in text
 
 
 def test_the_terminal_shows_who_is_waited_for():
@@ -76,7 +76,7 @@ def test_without_a_terminal_rounds_are_lines_two_seconds_apart_then_ever_fewer(m
             seen.round(Progress(RoundReport(t0, 0.5, 1.0, EVALUATED), 200, Traffic(5_000_000, 7, 3), "accuracy"))
             clock[0] += 1.0
     lines = file.getvalue().splitlines()
-    assert lines[0] == "fed         3/200 loss 0.500 accuracy 0.600 ↑5.00 ↓0.00 MB"
+    assert lines[0] == "fed         3/200 loss 0.500 accuracy 0.600 5.00 MB, 100% train"
     assert lines[1].split()[1] == "5/200"
     assert lines[-1].split()[1] == "200/200"
     at = [int(line.split()[1].split("/")[0]) for line in lines]
@@ -91,7 +91,7 @@ def test_a_run_that_is_soon_over_is_one_line() -> None:
         seen.step("bank: reading", 5, 0)
         seen.round(PROGRESS)
         seen.round(Progress(RoundReport(9, 0.4, 0.01), 10, Traffic(6_000_000, 8, 3), "accuracy"))
-    assert file.getvalue() == "fed         10/10 loss 0.400 accuracy 0.600 ↑6.00 ↓0.00 MB\n"
+    assert file.getvalue() == "fed         10/10 loss 0.400 accuracy 0.600 6.00 MB, 100% train\n"
 
 
 def test_a_long_step_and_a_wait_are_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,4 +138,5 @@ def test_tensorboard_gets_the_scalars(config, tmp_path):
     assert losses == pytest.approx([line["loss"] for line in history], rel=1e-6)
     tested = [line["test"]["accuracy"] for line in history if "test" in line]
     assert [event.value for event in events.Scalars("test/accuracy")] == pytest.approx(tested, rel=1e-6)
-    assert {"MB/up", "MB/down", "seconds"} <= set(events.Tags()["scalars"])
+    megabytes = {f"MB/{part}" for part in ("total", "up", "down", "evaluation", "alignment", "setup")}
+    assert {*megabytes, "seconds"} <= set(events.Tags()["scalars"])

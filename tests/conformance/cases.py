@@ -97,6 +97,9 @@ NAMED: dict[str, dict[str, Any]] = {
     },
     "folding": {"folding": True, "compressor": "lattice:bits=3", "data": {"name": "wine", "parties": 3}},
     "auto": AUTO | {"data": {"name": "wine", "parties": 3}},
+    "cached rows": EPOCHS | {"local_rows": "cached", "compressor": "scalar:bits=4", "local_iterations": 4},
+    "cached rows, auto": AUTO
+    | {"local_rows": "cached", "data": {"name": "wine", "parties": 3}, "local_iterations": 4, "rounds": 9},
     "auto, sum": AUTO | {"server_model": {"name": "sum", "hidden": [5]}, "precision": "float64"},
     "auto, attention": AUTO | {"server_model": {"name": "attention", "hidden": [4]}},
     "auto, algorithm 2": AUTO | {"algorithm": 2, "local_iterations": 1},

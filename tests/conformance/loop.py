@@ -159,7 +159,9 @@ class Loop:
         return self.outcome()
 
     def outcome(self) -> Outcome:
-        """End all roles as the commands do."""
+        """End all roles as the commands do; the server hears first that all have heard of the end."""
+        while any(self.up.values()):
+            self.step()
         with self.stack:
             result = self.server.finish(self.folder / "run")
             assert written(self.folder / "run" / "metrics.jsonl") == lines(result.history)

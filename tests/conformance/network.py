@@ -15,8 +15,20 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+class Counter:
+    """A sum that several threads add to."""
+
+    def __init__(self) -> None:
+        self.bytes, self._lock = 0, threading.Lock()
+
+    def add(self, count: int) -> None:
+        """Count so many bytes."""
+        with self._lock:
+            self.bytes += count
+
+
 class Proxy:
-    """Stands between parties and the server: it may stall, cut all connections, or let nobody in."""
+    """Stands between parties and the server: it may stall, cut all connections, or let nobody in; it counts bytes."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
@@ -26,6 +38,7 @@ class Proxy:
         self._flows, self._open = threading.Event(), True
         self._flows.set()
         self._sockets: list[socket.socket] = []
+        self.connections, self.up, self.down = 0, Counter(), Counter()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -39,12 +52,14 @@ class Proxy:
             except OSError:
                 return
             self._sockets += [near, far]
-            for source, sink in ((near, far), (far, near)):
-                threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+            self.connections += 1
+            for source, sink, counter in ((near, far, self.up), (far, near, self.down)):
+                threading.Thread(target=self._pump, args=(source, sink, counter), daemon=True).start()
 
-    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+    def _pump(self, source: socket.socket, sink: socket.socket, counter: Counter) -> None:
         try:
             while data := source.recv(1 << 16):
+                counter.add(len(data))
                 self._flows.wait()
                 sink.sendall(data)
         except OSError:

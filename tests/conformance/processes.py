@@ -111,4 +111,4 @@ class Processes:
         parameters = summary["parameters"] | {
             name: json.loads((self.folder / "models" / f"{name}.json").read_text())["parameters"] for name in self.names
         }
-        return Outcome(models, parameters, summary["bytes"], summary["metrics"], history)
+        return Outcome.recorded(models, summary | {"parameters": parameters}, history)

@@ -50,6 +50,25 @@ def test_a_party_killed_when_it_should_hear_the_end(tmp_path: Path) -> None:
             same(federation.outcome(), in_process(config))
 
 
+def test_a_server_killed_while_it_writes_what_a_run_leaves(tmp_path: Path) -> None:
+    """Started again it writes the rest, in the same folder; one of another configuration it does not touch."""
+    config, left = settings(), tmp_path / "run"
+    with Processes(config, tmp_path) as roles:
+        roles.start_all()
+        until((left / "summary.json").exists, 120)
+        assert not (left / "report.html").exists()
+        roles.kill(SERVER)
+        (left / "parameters" / "server.safetensors").unlink()
+        roles.start(SERVER)
+        same(roles.outcome(), in_process(config))
+        assert (left / "report.html").exists()
+    (left / "state").mkdir()
+    with Processes(settings(seed=4), tmp_path) as others:
+        others.start(SERVER)
+        assert others.children[SERVER].wait(60) == 2
+        assert "was begun with another configuration: seed differs" in others.errors(SERVER)
+
+
 @contextmanager
 def through_proxy(config: RunConfig, folder: Path, pause: float, **options: float) -> Iterator[tuple[Threads, Proxy]]:
     """A federation whose parties reach the server through a proxy and take their time for every frame."""

@@ -37,12 +37,12 @@ def test_a_fault_at_every_frame(who: str, tmp_path: Path) -> None:
     config = settings(**SHORT)
     expected, undisturbed = in_process(config), Loop(config, tmp_path / "undisturbed")
     same(undisturbed.run(), expected)
-    assert undisturbed.server.role.rounds.sent_again == 0
+    assert undisturbed.server.role.meter.sent_again == 0
     again = 0
     for n in range(undisturbed.delivered + 1):
         loop = Loop(config, tmp_path / str(n))
         same(loop.run({n: FAULTS[who]}), expected)
-        again += loop.server.role.rounds.sent_again
+        again += loop.server.role.meter.sent_again
     # A server that was killed cannot know what it sent since its last checkpoint.
     assert again > 0 or who in (SERVER, "everyone")
 
@@ -103,6 +103,8 @@ RESTLESS: dict[str, dict[str, Any]] = {
     "feedback": NAMED["feedback"] | {"every": 3},
     "feedback, algorithm 2": NAMED["feedback, algorithm 2"] | {"every": 3},
     "auto": NAMED["auto"] | {"every": 3},
+    "cached rows": NAMED["cached rows"] | {"every": 3},
+    "cached rows, auto": NAMED["cached rows, auto"] | {"every": 3},
     "auto, attention, a checkpoint a round": NAMED["auto, attention"] | {"every": 1},
     "private labels": NAMED["private labels"],
     "secure": NAMED["secure"] | {"every": 3},

@@ -15,7 +15,7 @@ import pytest
 
 from conformance.cases import SERVER, settings, table_settings, write_tables
 from conformance.loop import Loop
-from conformance.outcome import in_process, same
+from conformance.outcome import in_process, rows_apart, same
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError, DataError, OutputError, RemoteProtocolError, check_writable
 from cvfl.federation.roles import PartyRun
@@ -88,7 +88,8 @@ def test_a_state_that_is_lost_early_costs_rounds_and_no_bit(role: str, lost: str
         loop.step()
     shutil.rmtree(loop.state(role) / lost)
     loop.kill(role)
-    same(loop.run(), in_process(config))
+    # Rows may be found again by the alignment that was kept, and then no id travels.
+    same(rows_apart(loop.run()), rows_apart(in_process(config)))
 
 
 @pytest.mark.parametrize("lost", LOST)

@@ -289,7 +289,7 @@ def test_a_round_is_not_released_again_with_other_values(tmp_path: Path) -> None
     bank = loop.parties["bank"].role
     again = next_down(loop, "bank", Gradient)
     lied = bytearray(again.packet)
-    lied[-1] ^= 0x40
+    lied[-1] ^= 0x80  # the sign of a number
     said = r"^bank: from the server: the embedding of round 1 is to be released again with other values$"
     with pytest.raises(RemoteProtocolError, match=said):
         list(bank.receive(encode(replace(again, packet=bytes(lied)))))

@@ -22,6 +22,7 @@ from cvfl.wire import (
     Embedding,
     Evaluation,
     Folded,
+    Gone,
     Gradient,
     Matched,
     Passed,
@@ -47,7 +48,7 @@ from cvfl.wire.control import (
 )
 
 pytestmark = pytest.mark.usefixtures("tidy")
-HOWS: tuple[How, ...] = ("known", "as-is", "align")
+HOWS: tuple[How, ...] = ("known", "as-is", "kept", "align")
 
 
 def messages(m: int, session: int, how: How = "align") -> list[Anything]:
@@ -58,7 +59,8 @@ def messages(m: int, session: int, how: How = "align") -> list[Anything]:
         Have(session=session, run="", rounds=[]),
         Settle(session=session, run="ab", m=max(m, 1), how=how),
         RowSecret(session=session, sealed=["00"]),
-        Blinded(m, 1, 1, 0, 1, Spelling.TEXT, b""),
+        Blinded(m, 1, 1, 0, 1, Spelling.TEXT, 32, b""),
+        Gone(m, 0, b""),
         Matched(0, b""),
         Targets(m, 0, 1, b"", b""),
         Settled(session=session, rows=[1, 0, 0]),
@@ -76,7 +78,7 @@ def messages(m: int, session: int, how: How = "align") -> list[Anything]:
 
 
 def frame(message: Anything, m: int) -> bytes:
-    if isinstance(message, Blinded | Matched):
+    if isinstance(message, Blinded | Gone | Matched):
         return encode_setup(message)
     if isinstance(message, Embedding | Evaluation | Broadcast | Folded | Gradient | Passed | Report):
         return encode(message)
@@ -110,7 +112,7 @@ def test_both_ends_agree_in_every_phase_on_every_message(seat: Seat) -> None:
             with pytest.raises(RemoteProtocolError, match=rf"^peer: an unexpected {type(message).__name__} \("):
                 ends[1].take(message, "peer")
             assert [end.phase for end in ends] == [phase, phase]
-    assert seen.total() == len(Phase) * len(HOWS) * 2 * 19
+    assert seen.total() == len(Phase) * len(HOWS) * 2 * 20
     assert seen[True] > 60
 
 
@@ -175,7 +177,7 @@ def _try_on_party(loop: Loop, name: str, tried: set[tuple[Any, ...]]) -> None:
     phase = role._link.phase
     for message in [] if role.done else messages(0, role._session):
         kind = type(message)
-        own = isinstance(message, Embedding | Evaluation | Passed | Report)  # what only parties send has a sender
+        own = isinstance(message, Embedding | Evaluation | Gone | Passed | Report)  # only parties send these
         if (phase, kind, DOWN) in TABLE and role._link.seat.allows(kind, DOWN):
             continue
         with pytest.raises(RemoteProtocolError, match=rf"^{name}: from the server: "):

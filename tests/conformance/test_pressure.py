@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import select
 import socket
@@ -12,7 +13,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -24,12 +25,13 @@ from conformance.threads import Threads, threads
 from cvfl.errors import ExhaustedError, RemoteProtocolError
 from cvfl.federation.roles import PartyRun
 from cvfl.privacy import alignment
-from cvfl.runtime import watch
+from cvfl.runtime import bytequeue, watch
 from cvfl.runtime.bytequeue import PEER
 from cvfl.runtime.grpc import server as carrier
-from cvfl.runtime.grpc.channel import METHOD, SERVICE, grpc
+from cvfl.runtime.grpc.certificates import make_certificates
+from cvfl.runtime.grpc.channel import METHOD, SERVICE, Identity, grpc
 from cvfl.runtime.grpc.party import attend
-from cvfl.wire import Embedding, Matched, encode
+from cvfl.wire import Embedding, Evaluation, Matched, encode
 from cvfl.wire.control import Recall, Refusal, Settle, encode_control
 from cvfl.wire.read import read_frame
 
@@ -105,6 +107,20 @@ def test_idle_connections_before_the_parties_come(tmp_path: Path) -> None:
                 roles.start(name)
             same(roles.outcome(120), in_process(config))
         assert flood.closed > 200
+
+
+@pytest.mark.slow
+def test_parties_come_in_beside_idle_connections_without_end(tmp_path: Path) -> None:
+    """Four times as many as the server has descriptors, each of which comes again: a party waits for its turn."""
+    config = settings(every=1)
+    with Processes(config, tmp_path) as roles:
+        limited(roles, 256)
+        with Flood(roles.address, 900, again=True) as flood:
+            until(lambda: opened(roles) >= 220)
+            for name in roles.names:
+                roles.start(name)
+            same(roles.outcome(240), in_process(config))
+        assert flood.closed > 900
 
 
 def test_idle_connections_without_end_while_rounds_are_kept(tmp_path: Path) -> None:
@@ -200,6 +216,43 @@ def test_a_silent_party_is_named_and_counts_as_gone(stage: str, tmp_path: Path, 
         assert seen.lines == [("cut", "bank", "nothing came from it for 1 s, and it is awaited", 1)]
         assert str(federation.errors[SERVER]) == "bank did not come back within 2 s"
         assert str(federation.errors["shop"]) == "shop: the server stopped: bank did not come back within 2 s"
+
+
+HELD = {"privacy": {"labels": "hospital"}, "local_iterations": 1}
+
+
+@pytest.mark.parametrize("silent", ["bank", "hospital"])
+def test_a_label_holder_is_not_blamed_for_another_nor_another_for_it(silent: str, tmp_path: Path, seen: Seen) -> None:
+    """The holder cannot answer before it has the others' embeddings, and they hear nothing before it answers."""
+    (other,) = {"bank", "hospital"} - {silent}
+    with threads(settings(**HELD), tmp_path, wait_limit=2.0, on_event=seen) as federation:
+        federation.start(SERVER)
+        federation.start(other)
+        puppet = goes_along(federation, silent, STAGES["training"])
+        federation.carrier.round_limit = 2.0
+        puppet.rest(30)
+        federation.join(60)
+    assert [line[:2] for line in seen.lines] == [("cut", silent)]
+
+
+def test_one_that_stops_within_an_answer_is_named(tmp_path: Path, seen: Seen) -> None:
+    """It was heard of after it was spoken to; what it still owes is the second half."""
+    with threads(CONFIG, tmp_path, wait_limit=2.0, on_event=seen) as federation:
+        federation.start(SERVER)
+        federation.start("hospital")
+        puppet = Puppet(federation.address, federation.identity("bank"))
+        party = PartyRun(CONFIG, "bank", tmp_path / "puppet", federation.stack, identity=federation.identity("bank"))
+        puppet.say(party.role.hello())
+        half = False
+        while not half:
+            replies = list(party.role.receive(puppet.hear(30) or b""))
+            half = any(isinstance(read_frame(reply), Evaluation) for reply in replies)
+            for reply in replies[:1] if half else replies:
+                puppet.say(reply)
+        federation.carrier.round_limit = 2.0
+        puppet.rest(30)
+        federation.join(60)
+    assert [line[:2] for line in seen.lines] == [("cut", "bank")]
 
 
 def test_one_that_says_nothing_that_counts_is_silent(tmp_path: Path, seen: Seen) -> None:
@@ -414,6 +467,92 @@ def test_a_party_does_not_pile_up_what_the_server_does_not_read(monkeypatch: pyt
         server.stop(grace=0).wait()
         thread.join(20)
     assert ended[0].startswith(f"bank: no server at {address}")
+
+
+class Talkative:
+    """A server that says a megabyte to the bank whenever the hospital says something."""
+
+    names, done, reached, told = ("bank", "hospital"), False, 0, set[int]()
+    awaited: ClassVar[dict[int, int]] = {}
+
+    def __init__(self) -> None:
+        self.here: set[int] = set()
+
+    @property
+    def missing(self) -> list[str]:
+        return [name for m, name in enumerate(self.names, start=1) if m not in self.here]
+
+    def join(self, frame: bytes, name: str | None = None) -> tuple[int, list[tuple[int, bytes]]]:
+        self.here.add(m := self.names.index(name or "") + 1)
+        return m, []
+
+    def leave(self, m: int) -> None:
+        self.here.discard(m)
+
+    def receive(self, m: int, frame: bytes) -> list[tuple[int, bytes]]:
+        return [(1, bytes(MB))] if m == 2 else []
+
+    def work(self) -> list[tuple[int, bytes]]:
+        return []
+
+
+class Deaf:
+    """A peer that connects, says hello and never reads."""
+
+    def __init__(self, address: str, identity: Identity, first: bytes) -> None:
+        self._channel, self._over = grpc.secure_channel(address, identity.for_party()), threading.Event()
+        frames = itertools.chain([first], iter(lambda: self._over.wait() and None, None))
+        self.call = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")(frames)
+
+    def close(self) -> None:
+        self._over.set()
+        self._channel.close()
+
+
+def test_a_party_that_does_not_read_is_cut_by_name(tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for it stays within its bound, and its place is free again."""
+    for module in (bytequeue, carrier):
+        monkeypatch.setattr(module, "UNREAD", 20 * MB)
+    make_certificates(tmp_path, ["127.0.0.1"], Talkative.names)
+    role: Any = Talkative()
+    server = carrier.FederationServer(role, "127.0.0.1:0", Identity.load(tmp_path, SERVER), on_event=seen)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    address = f"127.0.0.1:{server.port}"
+    deaf = Deaf(address, Identity.load(tmp_path, "bank"), b"hello")
+    hospital = Puppet(address, Identity.load(tmp_path, "hospital"))
+    hospital.say(b"hello")
+    until(lambda: role.missing == [])
+    with traced() as memory:
+        for _ in range(100):
+            hospital.say(b"more")
+        until(lambda: role.missing == ["bank"], 30)
+        assert memory() < 40 * MB
+    until(lambda: bool(seen.lines))
+    assert seen.lines == [("cut", "bank", "it has left more than 20 MB unread", 1)]
+    until(lambda: "bank" not in server._present)
+    bank = Puppet(address, Identity.load(tmp_path, "bank"))
+    bank.say(b"hello")
+    until(lambda: role.missing == [])
+    hospital.say(b"more")
+    assert bank.hear() == bytes(MB)
+    role.done, role.told = True, {1, 2}
+    thread.join(20)
+    for peer in (bank, hospital):
+        peer.vanish()
+    deaf.close()
+
+
+def test_one_that_neither_reads_nor_answers_leaves_its_place(tmp_path: Path, expected: Outcome, seen: Seen) -> None:
+    with threads(CONFIG, tmp_path, round_limit=1.0, on_event=seen) as federation:
+        federation.start(SERVER)
+        federation.start("hospital")
+        deaf = Deaf(federation.address, federation.identity("bank"), hello("bank"))
+        until(lambda: bool(seen.lines))
+        assert seen.lines[0][:2] == ("cut", "bank")
+        federation.start("bank")
+        same(federation.outcome(), expected)
+        deaf.close()
 
 
 def test_who_is_refused_leaves_a_line(tmp_path: Path, expected: Outcome, seen: Seen) -> None:

@@ -85,7 +85,7 @@ def test_a_dropout_repeats_the_round_under_new_masks(tmp_path: Path) -> None:
     assert again
     for packets in again:
         assert len(set(packets)) == len(packets)
-    assert loop.server.role.rounds.sent_again > 0
+    assert loop.server.role.meter.sent_again > 0
 
 
 @pytest.mark.parametrize("kind", [EMBEDDING, EVALUATION])

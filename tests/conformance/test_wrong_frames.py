@@ -120,6 +120,10 @@ def test_what_a_failing_party_tells_the_others_holds_nothing_of_its_table() -> N
     assert b"csv" not in frame
 
 
+def test_what_others_sent_that_is_not_allowed_they_hear() -> None:
+    assert b"bank: an unexpected Targets" in refusal(RemoteProtocolError("bank: an unexpected Targets"))
+
+
 def test_a_frame_that_is_too_large(tmp_path: Path, expected: Outcome) -> None:
     with threads(CONFIG, tmp_path, max_frame=16_384) as federation:
         federation.start(SERVER)

@@ -30,10 +30,10 @@ def threads(config: RunConfig, folder: Path, **options: Any) -> Iterator[Threads
 
 
 class Threads:
-    """The gRPC carriers with mutual TLS; `address` is where parties connect, so that a proxy may stand between."""
+    """The gRPC carriers, `secure` by mutual TLS; `address` is where parties connect: a proxy may stand between."""
 
-    def __init__(self, config: RunConfig, folder: Path, **options: Any) -> None:
-        self.config, self.folder = config, folder
+    def __init__(self, config: RunConfig, folder: Path, secure: bool = True, **options: Any) -> None:
+        self.config, self.folder, self.secure = config, folder, secure
         self.names = federation_names(config)
         self.certs = folder / "certs"
         if not self.certs.exists():
@@ -61,9 +61,9 @@ class Threads:
         self._threads[name] = threading.Thread(target=self._caught, args=(name, work), daemon=True)
         self._threads[name].start()
 
-    def identity(self, name: str) -> Identity:
-        """A role's certificate."""
-        return Identity.load(self.certs, name)
+    def identity(self, name: str) -> Identity | None:
+        """A role's certificate, if there is TLS."""
+        return Identity.load(self.certs, name) if self.secure else None
 
     def _waiting(self, name: str) -> Callable[[str, float], None]:
         said = self.waits.setdefault(name, [])

@@ -30,6 +30,7 @@ from cvfl.wire import (
     Embedding,
     Evaluation,
     Folded,
+    Gone,
     Gradient,
     Matched,
     Passed,
@@ -169,7 +170,7 @@ def test_what_is_sent(name):
 def test_what_a_sender_of_shaped_packets_may_choose(name):
     """Its steps, cells and basis are its own affair; what travels is their zigzags, codes and bytes."""
     example = Example(name)
-    steps = [2 * q if q >= 0 else -2 * q - 1 for row in example["steps"] for q in row]
+    steps = [2 * q if q >= 0 else -2 * q - 1 for row in [*example["steps"], example["shares"]] for q in row]
     planes = [Plane(torch.tensor(steps), 16)]
     if "cells" in example.says:
         planes.append(Plane(torch.tensor(example["cells"]), 12))
@@ -275,9 +276,11 @@ SETUPS = {
     "Blinded": lambda e: Blinded(  # type: ignore[call-arg]
         *(e[key] for key in ("m", "owner", "hops", "part", "parts")),
         Spelling(e["spelling"]),
+        e["size"],
         bytes.fromhex(e["elements"]),
     ),
     "Matched": lambda e: Matched(len(e["common"]), pack(e["common"], 1)),
+    "Gone": lambda e: Gone(e["m"], len(e["gone"]), pack(e["gone"], 1)),
 }
 
 

@@ -1,5 +1,6 @@
 """Each line of "What a decoder must refuse" in docs/wire-format.md, one golden example damaged in that way alone."""
 
+import math
 import re
 import struct
 import zlib
@@ -142,10 +143,11 @@ PACKETS = {
 BLINDED, MATCHED = golden("setup-blinded"), golden("setup-matched")
 SETUPS = {
     "A1": [FRAME, BROADCAST, header(BLINDED, 5, b"\7"), header(BLINDED, 8, b"\1"), header(MATCHED, 8, b"\1")],
-    "A2": [header(MATCHED, 6, b"\1"), header(BLINDED, 20, b"\0\0")],
+    "A2": [header(BLINDED, 20, b"\0\0")],
     "A3": [header(BLINDED, 24, b"\4"), header(BLINDED, 28, bytes(4)), header(BLINDED, 32, b"\3")],
     "A4": [
         with_body(BLINDED, BLINDED[20:-1]),
+        *(header(BLINDED, 33, size) for size in (b"\0", b"\x21", b"\xff", b"\x1f")),
         with_body(BLINDED, BLINDED[20:30]),
         with_body(MATCHED, MATCHED[20:-1]),
         with_body(MATCHED, MATCHED[20:] + b"\0"),
@@ -195,7 +197,7 @@ CODES = {
     "E1": [CODED[:2], CODED[:3], CODED[:6], CODED[:7], CODED[:-1], CODED[:-3], planes(tail=b"\0\0"), b"\3\x10\0\0\0"],
     "E2": [planes(*[(1, 1, 1)] * 9), planes(*[(1, 1, 1)] * 15)],
     "E3": [planes((width, 0, 1)) for width in (0, 33, 63, 65, 127, 0x80, 0x80 | 17, 0x80 | 32, 0x80 | 64)],
-    "E4": [planes((width, 66, 1)) for width in (1, 64, 0x81)] + [planes((16, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F, 1))],
+    "E4": [planes((width, 68, 1)) for width in (1, 64, 0x81)] + [planes((16, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F, 1))],
     "E5": [planes((0x90, 0, columns)) for columns in (0, 3, 4, 63)]
     + [planes((0x88, 0, 2)), planes((16, 33, 2)), planes((0x90, 63, 2)), planes((16, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F))],
     "E6": [planes((16, 0, 1), tail=b"\xff" * 12), planes((0x90, 0, 2), tail=b"\xff" * 12)],
@@ -249,8 +251,9 @@ COMPRESSORS = {
         ("shaped", golden("packet-shaped-scaled")),
         ("shaped", edited(SHAPED, 8, b"\2")),
         ("shaped", edited(SHAPED, 23, b"\5")[:-1]),
+        ("shaped", edited(SHAPED[:35] + SHAPED[39:], 13, b"\4")),  # nothing about what rounding left
         ("shaped", struct.pack("<BBBBIIBIBIBI", 1, 2, 0, 3, 2, 3, 16, 0, 12, 0, 8, 0)),
-        ("shaped", struct.pack("<BBBBIBIBIBI", 1, 1, 0, 3, 1, 16, 65, 12, 65, 8, 65) + bytes(130 + 98 + 65)),
+        ("shaped", struct.pack("<BBBBIBIBIBI", 1, 1, 0, 3, 1, 16, 258, 12, 129, 8, 129) + bytes(516 + 194 + 129)),
     ],
     "C7": [
         ("deadzone", edited(golden("packet-deadzone"), 22, b"\xff\x0f")),
@@ -268,8 +271,8 @@ def codec(spec: str = "scalar:bits=3") -> Codec:
     return Codec(build(spec), 7, 1, "hospital")
 
 
-def nan_packet() -> bytes:
-    return golden("packet-identity-float32")[:-4] + struct.pack("<f", float("nan"))
+def float_packet(value: float) -> bytes:
+    return golden("packet-identity-float32")[:-4] + struct.pack("<f", value)
 
 
 RECEIVERS = {
@@ -280,7 +283,10 @@ RECEIVERS = {
         lambda: codec("entropy(deadzone:step=0.2)").decode(CODED, 3, (32, 2), torch.float64),
         lambda: codec("shaped").decode(SHAPED, 3, (3, 2), torch.float32),
     ],
-    "S2": [lambda: codec("identity").decode(nan_packet(), 3, (3,), torch.float32)],
+    "S2": [
+        lambda: codec("identity").decode(float_packet(math.nan), 3, (3,), torch.float32),
+        lambda: codec("identity").decode(float_packet(1e19), 3, (3,), torch.float32),
+    ],
 }
 
 
@@ -364,7 +370,7 @@ def test_the_undamaged_examples_are_accepted():
     assert decode(with_body(PASSED, b"\1\0\4")) == Passed(3, 2, 1, 4, b"")
     assert decode(with_body(REPORT, b'{"loss":1,"metrics":null}')) == Report(3, 2, 1.0)
     assert decode(with_body(FOLDED, b"\x80\x20" + bytes(4096))) == Folded(3, b"", (b"",) * 4095)
-    for code in (CODED, planes((0x90, 0, 2)), planes((16, 65, 1)), SMALL + b"\0\0\0\x80", planes()):
+    for code in (CODED, planes((0x90, 0, 2)), planes((16, 67, 1)), SMALL + b"\0\0\0\x80", planes()):
         decoded(decode_packet(code, (32, 2)), {})
     known = build("shaped")
     known.settle(decode_packet(SHAPED), torch.zeros(2, 3), Context())

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from cvfl.errors import ConfigError
 from cvfl.models import LSTM, MLP, Concat, ResNet, party_model, server_model
+from cvfl.models.server import Ended, parted
 from cvfl.protocol.fusion import held, joined
 
 
@@ -84,3 +85,36 @@ def test_unknown_names_and_shapes_are_refused() -> None:
         party_model("lstm", (3,), 4, (), torch.float32)
     with pytest.raises(ConfigError, match="did you mean 'linear'"):
         server_model("liner", (2, 3), 4, (), torch.float32)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        lambda: nn.Linear(9, 2),
+        lambda: nn.Linear(9, 2, bias=False),
+        lambda: MLP(9, 2, (5, 4)),
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(9, 5), nn.Tanh(), nn.Linear(5, 2)),
+        lambda: nn.Sequential(nn.Linear(9, 5, bias=False), nn.LayerNorm(5), nn.ReLU(), nn.Linear(5, 2)),
+    ],
+)
+def test_a_model_with_its_first_layer_at_the_parties_is_the_same(head: Callable[[], nn.Module]) -> None:
+    model, widths = Concat(head()).double(), (2, 3, 4)
+    phi = [torch.randn(7, width, dtype=torch.float64) for width in widths]
+    expected = model(phi)
+    found = parted(model, widths)
+    assert found is not None
+    slices, rest = found
+    parties = [Ended(nn.Identity(), W) for W in slices]
+    sent = [party(h) for party, h in zip(parties, phi, strict=True)]
+    assert {h.shape for h in sent} == {(7, len(slices[0]))}
+    torch.testing.assert_close(rest(sent), expected, rtol=0, atol=1e-12)
+    for value in [*rest.parameters(), *(value for party in parties for value in party.parameters())]:
+        nn.init.zeros_(value)  # what the parties train is theirs, and b the server's own
+    if isinstance(model.head, nn.Linear):
+        assert torch.equal(model(phi), expected)
+
+
+def test_only_a_linear_layer_over_all_embeddings_can_be_parted() -> None:
+    assert parted(Concat(nn.Sequential(nn.LayerNorm(9), nn.Linear(9, 2))), (2, 3, 4)) is None
+    assert parted(server_model("attention", (4, 4), 2, (), torch.float32)(), (4, 4)) is None
+    assert parted(server_model("sum", (4, 4), 2, (), torch.float32)(), (4, 4)) is None

@@ -62,6 +62,16 @@ def test_the_relay_passes_on_what_came() -> None:
     assert relay.t0 == 0
 
 
+def test_nothing_is_passed_on_twice() -> None:
+    """Or a party could fill the server's memory with what its holder has not read."""
+    relay, _, (first, *_) = started(relayed("org2"))
+    relay.receive(first)
+    with pytest.raises(RemoteProtocolError, match="Passed of round 0 in round 0"):
+        relay.receive(first)
+    relay.receive(Report(0, 2, 0.5))
+    assert not relay._passed
+
+
 @pytest.mark.parametrize(
     "message",
     [

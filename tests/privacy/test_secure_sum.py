@@ -218,7 +218,7 @@ def test_keys_that_do_not_fit_are_refused() -> None:
         (4, "not the one that it sent", publics),
         (1, "two are the same", [publics[0], publics[1], publics[1]]),
         (1, "malformed", [publics[0], publics[1][:-1], publics[2]]),
-        (1, "no point of the curve", [publics[0], bytes(32), publics[2]]),
+        (1, "the public key of party 2 is no point of the curve", [publics[0], bytes(32), publics[2]]),
     ):
         with pytest.raises(RemoteProtocolError, match=said) as caught:
             keys[0].agree(m, told)

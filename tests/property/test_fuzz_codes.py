@@ -1,7 +1,7 @@
 """Law 7 for codes, and for packets that mean something to a receiver that has learned: a value, or a DecodeError.
 
 The shape is what the receiver expects, so memory is measured by it: as docs/wire-format.md states, opening a code takes
-at most 160 bytes for each component of that shape (of 64 at least), and 1 MiB.
+at most 160 bytes for each symbol that a plane may have for that shape, and 1 MiB.
 """
 
 import copy
@@ -27,7 +27,8 @@ relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow]) 
 
 
 def allowed(shape: tuple[int, ...]) -> int:
-    return 160 * max(64, math.prod(shape)) + MIB
+    P = shape[-1] if shape else 1
+    return 160 * max(64, P * max(math.prod(shape[:-1]) + 1, min(P, 128))) + MIB
 
 
 def test_undamaged_ones_are_accepted():

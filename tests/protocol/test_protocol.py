@@ -178,7 +178,7 @@ def test_nan_and_infinity_name_the_party_and_round() -> None:
 def test_algorithm_1_needs_labels_at_the_parties() -> None:
     fed = federation()
     party = fed.parties[0]
-    object.__setattr__(party.holding, "labels", None)
+    party.exchange.labels = None
     replies = [r for p in fed.parties for message in p.start() for r in fed.server.receive(message)]
     with pytest.raises(DataError, match="org1: algorithm 1 needs the training labels"):
         party.receive(replies[0][1])

@@ -18,7 +18,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def sent(rounds, up, down, evaluation):
-    return {"up": rounds * up, "down": rounds * down, "evaluation": evaluation}
+    before = {"alignment": 30_000, "setup": 4_000}
+    return {"up": rounds * up, "down": rounds * down, "evaluation": evaluation} | before
 
 
 def make_run(path, name="lattice b=2", compressor="lattice:bits=2", score=0.9, up=10_000, rounds=4, seed=1, **changes):
@@ -32,7 +33,7 @@ def make_run(path, name="lattice b=2", compressor="lattice:bits=2", score=0.9, u
     for t in range(rounds):
         parties = {m: sent(t + 1, up, 3 * up, 5_000 * evaluate * ((t + 1) // 2)) for m in PARTIES}
         line = {"round": t, "epoch": (t + 1) / 2, "loss": 2.0 / (t + 1), "step_size": 0.1, "seconds": 0.02}
-        total = {part: sum(bytes_[part] for bytes_ in parties.values()) for part in ("up", "down", "evaluation")}
+        total = {part: sum(bytes_[part] for bytes_ in parties.values()) for part in parties[PARTIES[0]]}
         line |= {"bytes": total, "by_party": parties}
         if evaluate and t % 2:
             test = {"loss": 1.0 / (t + 1), metric: score * (t + 1) / rounds}
@@ -97,21 +98,42 @@ def test_results_have_units_best_and_reduction(page_of_three):
     head, *body = rows(page_of_three, "Results")
     assert head == [
         *("Run", "Test accuracy", "Train accuracy", "Rounds"),
-        *("Up MB", "Down MB", "Evaluation MB", "Total MB", "Reduction", "Seconds"),
+        *("Up MB", "Down MB", "Evaluation MB", "Alignment MB", "Set-up MB", "Total MB"),
+        *("Reduction", "Training frames only", "Seconds"),
     ]
+    whole = ["4", "1.2800", "3.840", "0.0200", "0.0600", "0.0080", "5.208", "1.0×", "1.0×", "12.2"]
+    few = ["4", "*0.0800*", "*0.240*", "0.0200", "0.0600", "0.0080", "*0.408*", "*12.8×*", "*16.0×*"]
     assert body == [
-        ["noneseed 1", "*0.9500*", "*1.0000*", "4", "1.2800", "3.840", "0.0200", "5.140", "1.0×", "12.2"],
-        ["scalar b=2seed 1", "0.9100", "0.9600", "4", "*0.0800*", "*0.240*", "0.0200", "*0.340*", "*16.0×*", "*9.0*"],
-        ["lattice b=2seed 1", "0.9300", "0.9800", "4", "*0.0800*", "*0.240*", "0.0200", "*0.340*", "*16.0×*", "12.2"],
+        ["noneseed 1", "*0.9500*", "*1.0000*", *whole],
+        ["scalar b=2seed 1", "0.9100", "0.9600", *few, "*9.0*"],
+        ["lattice b=2seed 1", "0.9300", "0.9800", *few, "12.2"],
     ]
+
+
+def test_what_was_not_recorded_is_not_nothing(tmp_path):
+    """Runs of versions that did not count alignment and set-up."""
+    runs = [make_run(tmp_path / name, name, name, seed=1) for name in ("identity", "auto")]
+    for path in (runs[1] / "summary.json", runs[1] / "metrics.jsonl"):
+        path.write_text(path.read_text().replace(', "alignment": 30000, "setup": 4000', ""))
+        path.write_text(path.read_text().replace(', "alignment": 60000, "setup": 8000', ""))
+    page = report(tmp_path, *runs)
+    assert [row[7:10] for row in rows(page, "Results")[1:]] == [
+        ["0.0600", "0.0080", "0.408"],
+        ["not recorded", "not recorded", "*0.340*"],
+    ]
+    assert "the total is without them" in page
+    assert "94% training, 5.9% evaluation, alignment and set-up not recorded" in report(tmp_path, runs[1])
+    assert "78% training, 4.9% evaluation, 15% alignment, 2.0% set-up" in report(tmp_path, runs[0])
 
 
 def test_cards_say_the_outcome(page_of_three):
     text = " ".join(re.sub(r"<[^>]*>", " ", page_of_three).split())
     # Two runs sent the same; the card names the one that learnt more.
-    assert "Largest reduction 16.0× lattice b=2 against none; test accuracy −0.0200" in text
+    assert (
+        "Largest reduction 12.8× lattice b=2 against none; test accuracy −0.0200; training frames only: 16.0×" in text
+    )
     assert "Best test accuracy 0.9500 none" in text
-    assert "Fewest bytes in training 0.320 MB lattice b=2" in text
+    assert "Fewest bytes in all 0.408 MB lattice b=2: 78% training, 4.9% evaluation, 15% alignment, 2.0% set-up" in text
 
 
 def test_low_is_better_for_a_loss(tmp_path):
@@ -139,7 +161,7 @@ def test_everything_is_there(page_of_three):
         assert text in page_of_three
     assert rows(page_of_three, "Bytes by party")[1:3] == [
         ["none"],
-        ["hospital", "0.6400", "1.9200", "0.0100", "2.5700"],
+        ["hospital", "0.6400", "1.9200", "0.0100", "0.0300", "0.0040", "2.6040"],
     ]
     assert rows(page_of_three, "Formula and measured bytes")[2] == ["scalar b=2", "0.400", "0.320", "80.0%"]
     assert rows(page_of_three, "Compression error")[1] == ["none", "0", "0", "0", "exact"]

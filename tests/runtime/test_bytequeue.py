@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from cvfl.runtime.bytequeue import ByteQueue
+from cvfl.runtime import bytequeue
+from cvfl.runtime.bytequeue import ByteQueue, Outbox
 
 
 def in_thread(work) -> threading.Thread:
@@ -91,3 +92,15 @@ def test_nobody_is_held_back_when_it_is_closed() -> None:
     assert items.waiting <= 2024
     items.put("loud", "left")
     assert not items.empty()
+
+
+def test_an_outbox_never_waits_and_says_when_too_much_is_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bytequeue, "UNREAD", 5_000)
+    outbox = Outbox()
+    assert outbox.put(bytes(100_000))  # a single frame is taken whatever its size
+    assert not outbox.put(b"more")
+    outbox.put(None)  # the end always
+    assert [outbox.get(), outbox.get()] == [bytes(100_000), None]
+    assert [outbox.put(bytes(1000)) for _ in range(6)] == [True] * 4 + [False] * 2
+    assert len(outbox.get() or b"") == 1000
+    assert outbox.put(b"room again")

@@ -23,10 +23,11 @@ from cvfl.federation.terms import offer_of, terms_of
 from cvfl.federation.train import train
 from cvfl.rng import stream
 from cvfl.runs.directory import fingerprint
+from cvfl.runtime.bytequeue import ByteQueue
 from cvfl.runtime.nvflare import conduct as conducting
 from cvfl.runtime.nvflare import mailbox as mailboxes
 from cvfl.runtime.nvflare import parcel as parcels
-from cvfl.runtime.nvflare.conduct import conduct
+from cvfl.runtime.nvflare.conduct import Line, conduct
 from cvfl.runtime.nvflare.mailbox import Mailbox
 from cvfl.runtime.nvflare.parcel import Parcel, State, fitting, unpack
 from cvfl.wire import Embedding, Gradient, encode
@@ -129,6 +130,61 @@ def test_the_same_request_twice_at_once_is_done_once(monkeypatch):
     assert answers == [Parcel(2, (b"a",))] * 4
     assert echo.heard == [b"a"]
     box.close()
+
+
+def fed(box: Mailbox, frames: list[bytes]) -> list[bytes]:
+    """Requests of one frame each, repeated while there is no room, until all is answered; the answers in order."""
+    answers, number, most, left, state = [], 1, 0, [*frames], State.WORKING
+    while left or state is State.WORKING:
+        number += 1
+        while (answer := asked(box, number, *left[:1])).state is State.FULL:
+            pass
+        left, state = left[1:], answer.state
+        answers += answer.frames
+        most = max(most, sum(map(len, box._inbox)), sum(map(len, box._outbox)))
+    assert most <= 6_000
+    return answers
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.01])
+def test_what_waits_at_a_party_is_bounded_in_bytes(seconds, monkeypatch):
+    """Also when it has more to say than it hears, and nobody waits for ever."""
+    monkeypatch.setattr(mailboxes, "PEER", 4_000)
+    monkeypatch.setattr(mailboxes, "WAIT", 0.02)
+    echo = Echo(seconds)
+    box = Mailbox("bank", lambda: Duty(echo), print)
+    asked(box, 1)
+    frames = [bytes([n]) * 1000 for n in range(100)]
+    assert fed(box, frames) == frames
+    assert echo.heard == frames
+    box.close()
+
+
+def test_a_party_without_room_is_not_out_of_reach(monkeypatch):
+    """Its line asks again, for longer than it would wait for one that does not answer."""
+    monkeypatch.setattr(conducting, "_PAUSE", 0.01)
+    until, asks = time.monotonic() + 0.5, []
+
+    def ask(name, data, seconds):
+        asks.append(bytes(data))
+        return Parcel(unpack(data).number, (), State.FULL if time.monotonic() < until else State.WAITING).pack()
+
+    answers = ByteQueue()
+    line = Line("bank", ask, answers, patience=0.1)
+    assert answers.get(5)[1].state is State.WAITING
+    assert len(set(asks)) == 1
+    assert len(asks) > 5
+    line.close()
+
+
+def test_a_party_that_does_not_read_ends_the_run_by_name(monkeypatch):
+    monkeypatch.setattr(conducting, "UNREAD", 5 << 20)
+    line = Line("bank", lambda name, data, seconds: time.sleep(0.1), ByteQueue(), patience=10)  # no answer
+    for _ in range(5):
+        line.post(bytes(1 << 20))
+    with pytest.raises(RemoteProtocolError, match=r"^bank: it has left more than 5 MB unread$"):
+        line.post(b"more")
+    line.close()
 
 
 def test_what_an_error_says_of_the_data_stays_at_the_party(caplog):

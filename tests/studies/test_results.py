@@ -236,7 +236,12 @@ def test_a_cell_is_compared_with_the_uncompressed_one_that_is_like_it(results, t
     ]
     cells = [study.cell[0].model_copy(update={"name": run.name}) for run in runs]
     (table,) = study_tables(study.model_copy(update={"cell": tuple(cells)}), study.preset["cpu"], runs)
-    assert [str(row[3]) for row in table.rows] == ["", "**90.0%**", "", "0.0%"]
+    assert table.head[3:6:2] == ("fewer than none", "fewer, training frames only")
+    assert [str(row[5]) for row in table.rows] == ["", "**90.0%**", "", "0.0%"]
+    everything = [run.history[-1].sent.total for run in runs[:2]]
+    assert all(line.sent.total < everything[0] for line in runs[0].history[:-1])
+    reached_at = [reached(run, "accuracy", 0.6).sent.total for run in runs[:2]]  # type: ignore[union-attr]
+    assert str(table.rows[1][3]) == f"**{1 - reached_at[1] / reached_at[0]:.1%}**"
 
 
 def test_ray_that_is_not_installed_is_said_before_anything_is_written(tmp_path, monkeypatch):

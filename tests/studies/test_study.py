@@ -2,6 +2,7 @@
 
 import signal
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from cvfl.config.files import merged
 from cvfl.errors import ConfigError
 from cvfl.runs.read import read_run
-from cvfl.runs.record import Run
+from cvfl.runs.record import Run, Sent
 from cvfl.studies.run import run_all
 from cvfl.studies.study import Study, load, load_study, slug, study_names, tasks
 from cvfl.studies.tables import best, reached, study_tables
@@ -55,16 +56,29 @@ def test_it_leaves_runs_tables_and_a_report(results):
     assert not list(results.rglob("state"))
 
 
+def up_and_down(sent: Sent) -> float:
+    return sent.up + sent.down
+
+
 def test_the_table_says_what_the_runs_recorded(results, study):
     runs = [read_run(path.parent) for path in sorted(results.rglob("summary.json"))]
     lattice = [run for run in runs if run.name == "lattice b=2"]
     expected = sum(max(line.test["accuracy"] for line in run.history if line.test) for run in lattice) / 2
     first = [next(line for line in run.history if line.test and line.test["accuracy"] >= 0.6) for run in lattice]
-    cost = sum(line.sent.up + line.sent.down for line in first) / 2 / 1e6
+    figures = (attrgetter("total"), up_and_down)
+    cost, training = (sum(figure(line.sent) for line in first) / 2 / 1e6 for figure in figures)
     row = next(line for line in (results / "tables.md").read_text().splitlines() if line.startswith("| lattice"))
     cells = [cell.strip() for cell in row.split("|")]
     assert cells[2].replace("**", "").startswith(f"{expected:.3f} ± ")
-    assert cells[3].startswith(f"**{cost:.5f}** ± ")  # the fewest bytes, in as many digits as it needs
+    assert cells[3].startswith(f"**{cost:.4f}** ± ")  # the fewest bytes, in as many digits as it needs
+    assert cells[5].startswith(f"**{training:.5f}** ± ")
+    whole = sum(run.sent.total for run in lattice) / 2 / 1e6
+    evaluation, rest = (
+        sum(figure(run.sent) / run.sent.total for run in lattice) / 2
+        for figure in (attrgetter("evaluation"), lambda sent: sent.alignment + sent.setup)
+    )
+    assert cells[7].startswith(f"{whole:.4f} ± ")
+    assert cells[8:10] == [f"{evaluation:.1%}", f"{rest:.1%}"]
     assert cells[-2] == "2"
     seconds = sum(run.round_seconds for run in lattice) / 2
     assert cells[-3].startswith(f"{seconds:.3f} ± ")

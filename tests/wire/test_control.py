@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 
 import pytest
@@ -15,6 +16,7 @@ from cvfl.wire.control import (
     MAX_CONTROL,
     TARGETS,
     Begin,
+    Complete,
     Control,
     End,
     Have,
@@ -42,6 +44,7 @@ MESSAGES: list[Control | Targets] = [
     RowSecret(session=3, sealed=["00ff", ""]),
     Settled(session=3, rows=[100, 0, 20]),
     Begin(session=3, m=2, t0=20, facts={"names": ["bank"]}),
+    Complete(session=3, rounds=40, parameters={"bank": "0f"}, errors=[(0, 0.5, 0.25, 1.0), (39, 0.0, 0.0, 1e300)]),
     End(rounds=40),
     Refusal(reason="äöü: why not"),
     Targets(2, 1, 3, b"\0\1\2\3", struct.pack("<3d", 0.0, 1.5, -2.0)),
@@ -84,6 +87,9 @@ def control(values: object) -> bytes:
     return seal(CONTROL, 1, 0, [json.dumps(values).encode()])
 
 
+COMPLETE: dict[str, object] = {"type": "complete", "session": 1, "rounds": 2, "parameters": {}}
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -102,6 +108,7 @@ def control(values: object) -> bytes:
         {"type": "have", "session": 1, "run": "", "rounds": ["1"]},
         {"type": "settle", "session": 1, "run": "", "m": 1, "how": "somehow"},
         {"type": "end", "rounds": None},
+        *(COMPLETE | {"errors": [[0, 1.0, value, 1.0]]} for value in (math.nan, math.inf, -1.0, None)),
     ],
 )
 def test_values_that_are_not_as_they_should_be(values: object) -> None:

@@ -23,14 +23,28 @@ class Network:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run will cost: bytes of its messages and of its evaluations, and seconds by what they go into."""
+    """What a run will cost: bytes by what they are for, and seconds by what they go into."""
 
     rounds: int
     sent: theory.Traffic
+    """Of training frames."""
     evaluation: float
+    alignment: float
+    setup: float
     compute: float
     transfer: float
     latency: float
+
+    @property
+    def total(self) -> float:
+        """All bytes."""
+        return self.sent.total + self.evaluation + self.alignment + self.setup
+
+    @property
+    def purposes(self) -> dict[str, float]:
+        """All bytes by what they are for."""
+        named = {"evaluation": self.evaluation, "alignment": self.alignment, "setup": self.setup}
+        return {"training": self.sent.total} | named
 
     @property
     def seconds(self) -> float:
@@ -39,7 +53,7 @@ class Forecast:
 
 
 def forecast(seen: Calibration, plan: Plan, network: Network, falling: bool = False) -> Forecast:
-    """The cost of all rounds of a plan after its first rounds were seen; evaluations also travel."""
+    """The cost of a whole plan after its first rounds were seen; seconds are those of its rounds and evaluations."""
     R, Q = plan.rounds, plan.Q
     sent = theory.Traffic(run_bytes(seen.up, plan, falling), run_bytes(seen.down, plan, falling))
     evaluation = seen.evaluation * evaluations(plan)
@@ -47,6 +61,8 @@ def forecast(seen: Calibration, plan: Plan, network: Network, falling: bool = Fa
         rounds=R,
         sent=sent,
         evaluation=evaluation,
+        alignment=seen.alignment,
+        setup=seen.setup + seen.told * evaluations(plan),
         compute=theory.latency(R, Q, seen.seconds / Q, 0.0),
         transfer=theory.transfer(theory.Traffic(sent.up + evaluation, sent.down), network.bandwidth),
         latency=theory.latency(R, Q, 0.0, 2 * network.latency),

@@ -21,9 +21,9 @@ from cvfl.advise.candidates import CANDIDATES, LOCAL_ITERATIONS, NONE, Candidate
 from cvfl.advise.forecast import Forecast, Network, forecast, rounds_to, smoothed
 from cvfl.advise.trials import Calibration, Clock, Effort, OnWork, Seen, Trials, run_trials
 from cvfl.config.schema import RunConfig
-from cvfl.data import VerticalData
 from cvfl.errors import ConfigError
 from cvfl.federation.build import recipe_for
+from cvfl.federation.load import Loaded
 from cvfl.protocol import Plan
 from cvfl.protocol.metrics import BETTER_LOW, headline
 
@@ -70,7 +70,7 @@ class Advice:
 
 def advise(
     config: RunConfig,
-    data: VerticalData,
+    loaded: Loaded,
     network: Network,
     tolerance: float,
     effort: Effort,
@@ -83,14 +83,14 @@ def advise(
 
     The default clock is the processor time of this thread: what else the machine does is no matter.
     """
-    plan = recipe_for(config, data).plan
+    plan = recipe_for(config, loaded.data).plan
     clock = clock or (time.thread_time if plan.device.type == "cpu" else time.perf_counter)
 
     def worth(setting: Setting, seen: Seen) -> bool:
         known = _Judge(seen, config, plan, network, tolerance)  # which refuses a reference that learns nothing
         return setting.candidate == NONE or known.may_win(setting)
 
-    trials = run_trials(config, data, plan, settings(config, candidates, local), effort, worth, clock, on_work)
+    trials = run_trials(config, loaded, plan, settings(config, candidates, local), effort, worth, clock, on_work)
     return judge(trials, config, plan, network, tolerance)
 
 
@@ -114,7 +114,7 @@ def best(rows: Sequence[Row]) -> Row:
     qualified = [(row, row.forecast) for row in rows if row.forecast and not row.objection]
     least = min(cost.seconds for _, cost in qualified)
     fast = [(row, cost) for row, cost in qualified if cost.seconds <= least * (1 + NEARLY)]
-    return min(fast, key=lambda pair: (pair[1].sent.total, pair[1].seconds))[0]
+    return min(fast, key=lambda pair: (pair[1].total, pair[1].seconds))[0]
 
 
 class _Judge:

@@ -16,10 +16,12 @@ from typing import Any
 
 from cvfl.advise.candidates import Setting
 from cvfl.config.schema import RunConfig
-from cvfl.data import VerticalData
 from cvfl.errors import ConfigError, CvflError
 from cvfl.federation.build import Federation, make_federation, recipe_for
+from cvfl.federation.load import Loaded
+from cvfl.federation.rehearsal import Rehearsal
 from cvfl.protocol import Plan
+from cvfl.runs.directory import round_line
 from cvfl.runtime import Meter, Traffic, rounds
 from cvfl.theory import computing
 from cvfl.types import SERVER
@@ -40,7 +42,8 @@ _RELAY = -1
 class Calibration:
     """What a short run showed: loss and bytes of every round, bytes of one evaluation, and the computing of a round.
 
-    `validation` has the metrics on the validation rows after the last round, if there are such rows.
+    `validation` has the metrics on the validation rows after the last round, if there are such rows. Beside the rounds
+    there are the bytes of alignment and set-up, and those that are `told` at the end of every evaluated round.
     """
 
     losses: tuple[float, ...]
@@ -49,6 +52,9 @@ class Calibration:
     evaluation: int
     seconds: float
     validation: Mapping[str, float] = field(default_factory=dict)
+    alignment: int = 0
+    setup: int = 0
+    told: int = 0
 
     @property
     def rounds(self) -> int:
@@ -81,7 +87,7 @@ class Trials:
 
 def run_trials(
     config: RunConfig,
-    data: VerticalData,
+    loaded: Loaded,
     plan: Plan,
     wanted: Sequence[Setting],
     effort: Effort,
@@ -93,7 +99,7 @@ def run_trials(
 
     def trial(setting: Setting, count: int, on_round: Callable[[int], None] = lambda r: None) -> Calibration:
         # The first rounds of a whole run, since its length may be part of the step size.
-        return calibrate(setting.of(config, max(plan.rounds, count)), data, count, clock, on_round)
+        return calibrate(setting.of(config, max(plan.rounds, count)), loaded, count, clock, on_round)
 
     seen: dict[Setting, Calibration | str] = {}
     skipped: list[Setting] = []
@@ -154,27 +160,28 @@ def _work(Q: int, rounds: int) -> int:
 
 def calibrate(
     config: RunConfig,
-    data: VerticalData,
+    loaded: Loaded,
     count: int,
     clock: Clock,
     on_round: Callable[[int], None] = lambda done: None,
 ) -> Calibration:
     """Run the first `count` rounds of a configuration and evaluate after the last of them."""
     # Validation and test rows are sent together, so this one evaluation also tells what each of the run's will cost.
-    recipe = recipe_for(config.model_copy(update={"evaluate_every": count}), data)
-    federation, meter = make_federation(recipe, data, apart=True), Meter()
+    recipe = recipe_for(config.model_copy(update={"evaluate_every": count}), loaded.data)
+    federation, meter = make_federation(recipe, loaded.data, apart=True), Meter()
     watch = _Stopwatch(federation, clock)
-    losses, sent, seconds = [], [Traffic()], []
+    losses, sent, seconds, history = [], [Traffic()], [], []
     validation: dict[str, float] = {}
     for report in rounds(*federation.roles, meter, workers=1):
         losses.append(report.loss)
         sent.append(sum(meter.through(report.t0).values(), Traffic()))
         seconds.append(watch.lap())
+        history.append(round_line(report, recipe.plan, meter, recipe.names))
         validation = report.evaluation.validation if report.evaluation else {}
         on_round(len(losses))
         if len(losses) == count:
             break
-    pairs = list(pairwise(sent))
+    pairs, (alignment, setup, told) = list(pairwise(sent)), _beside(Rehearsal(config, recipe, loaded), history)
     return Calibration(
         losses=tuple(losses),
         up=tuple(after.up - before.up for before, after in pairs),
@@ -183,7 +190,23 @@ def calibrate(
         # The first round starts the roles and the last one evaluates: neither is a round like the others.
         seconds=_usual(seconds[1:-1] or seconds),
         validation=validation,
+        alignment=alignment,
+        setup=setup,
+        told=told,
     )
+
+
+def _beside(rehearsal: Rehearsal, history: Sequence[Mapping[str, Any]]) -> tuple[int, int, int]:
+    """Bytes of alignment, of set-up, and of what is told at the end of a round that was evaluated."""
+    hashes = dict.fromkeys(("server", *rehearsal.recipe.names), "0" * 64)
+    counted = []
+    for lines in ([], history):
+        meter = Meter()
+        rehearsal.begin(meter)
+        rehearsal.end(meter, hashes, lines)
+        counted.append(meter.total())
+    none, one = counted
+    return none.alignment, none.setup, one.setup - none.setup
 
 
 def _usual(seconds: Sequence[float]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from cvfl.api.progress import shown
 from cvfl.api.run import Bytes, Metrics, Run, Scores
 from cvfl.config.draft import Choices, check_choices, configuration, examine
 from cvfl.config.files import load_config, merged, parse_config, read_toml
-from cvfl.config.schema import RunConfig
+from cvfl.config.schema import RunConfig, id_columns
 from cvfl.data import VerticalData
 from cvfl.data.tables.sources import Source, open_table
 from cvfl.errors import ConfigError, DataError
@@ -88,11 +88,12 @@ class Federation:
         return cls(values)
 
     @classmethod
-    def from_frames(cls, frames: Mapping[str, Any], id: str, label: str) -> Federation:
+    def from_frames(cls, frames: Mapping[str, Any], id: str | Sequence[str], label: str) -> Federation:
         """One frame a party, by name: pandas, polars, Arrow, or anything else that speaks Arrow's C interface.
 
-        `id` is the column that names a person in every frame, `label` is what to predict, as "party.column". People are
-        found by private set intersection, and every party's columns are prepared apart, as on machines of their own.
+        `id` is the column that names a person in every frame, or several that do together; `label` is what to predict,
+        as "party.column". People are found by private set intersection, and every party's columns are prepared apart,
+        as on machines of their own.
         """
         holder, dot, column = label.partition(".")
         if not dot:
@@ -104,7 +105,7 @@ class Federation:
             for name, path in paths.items():
                 source = Source(name, path=path)
                 drafts.append(examine(source, stack.enter_context(open_table(source))))
-            choices = Choices(id, holder, column)
+            choices = Choices(id_columns(id), holder, column)
             text = configuration(drafts, choices, check_choices(drafts, choices), Path())
         values = tomlkit.parse(text).unwrap()
         for name, path in paths.items():
@@ -273,5 +274,5 @@ def _kind(labels: Tensor) -> Loss:
 def _round(at: Progress) -> Round:
     found, sent = at.report.evaluation, at.sent
     metrics = Metrics(Scores(found.train), Scores(found.validation), Scores(found.test)) if found else None
-    counted = Bytes(sent.up, sent.down, sent.evaluation)
+    counted = Bytes(**asdict(sent))
     return Round(at.report.t0 + 1, at.rounds, at.report.loss, at.report.seconds, counted, metrics)

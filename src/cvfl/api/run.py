@@ -13,12 +13,11 @@ import pyarrow as pa
 from torch import nn
 
 from cvfl.protocol.metrics import BETTER_LOW
+from cvfl.report.format import MB, shares
 from cvfl.runs.journal import read_lines
 from cvfl.runs.read import read_run
-from cvfl.runs.record import CompressionError
+from cvfl.runs.record import CompressionError, Sent
 from cvfl.scratch import Scratch
-
-MB = 1e6
 
 
 class Scores(Mapping[str, float]):
@@ -61,16 +60,26 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Bytes:
-    """Bytes of frames, counted where they leave: to the server, from it, and for evaluation."""
+    """Bytes of frames, counted where they leave: of training up to the server and down, and what else they were for.
+
+    `setup` is agreeing on the run and ending it. Runs recorded by versions before 0.4 have None for the last two.
+    """
 
     up: int
     down: int
     evaluation: int
+    alignment: int | None
+    setup: int | None
+
+    @property
+    def training(self) -> int:
+        """Those of training frames only."""
+        return self.up + self.down
 
     @property
     def total(self) -> int:
-        """All of them."""
-        return self.up + self.down + self.evaluation
+        """All that were counted."""
+        return self.training + self.evaluation + (self.alignment or 0) + (self.setup or 0)
 
 
 class Run:
@@ -110,14 +119,13 @@ class Run:
     @property
     def bytes(self) -> Bytes:
         """What was sent, all parties together."""
-        sent = self._recorded.sent
-        return Bytes(int(sent.up), int(sent.down), int(sent.evaluation))
+        return _bytes(self._recorded.sent)
 
     @property
     def bytes_by_party(self) -> dict[str, Bytes]:
         """What was sent, by party."""
         parties = self._recorded.sent.by_party
-        return {name: Bytes(int(sent.up), int(sent.down), int(sent.evaluation)) for name, sent in parties.items()}
+        return {name: _bytes(sent) for name, sent in parties.items()}
 
     @property
     def compression_error(self) -> CompressionError | None:
@@ -163,12 +171,9 @@ class Run:
         return [
             (f"test {metric}{better}", score),
             ("rounds", f"{self.rounds:,}{'' if self.completed else ', stopped early'}"),
-            ("MB up, down, for evaluation", " ".join(f"{n / MB:.3f}" for n in self._sent())),
+            ("MB in all", f"{self.bytes.total / MB:.3f}: {shares(self._recorded.sent.purposes)}"),
             ("directory", "temporary" if self._folder else str(self.path)),
         ]
-
-    def _sent(self) -> tuple[int, int, int]:
-        return self.bytes.up, self.bytes.down, self.bytes.evaluation
 
     def __repr__(self) -> str:
         return f"Run({self.name!r}: " + "; ".join(f"{key} {value}" for key, value in self._rows()) + ")"
@@ -182,6 +187,11 @@ class Run:
 def load_run(path: str | Path) -> Run:
     """The run in a directory that `fit` or `cvfl train` wrote."""
     return Run(Path(path))
+
+
+def _bytes(sent: Sent) -> Bytes:
+    alignment, setup = (None if value is None else int(value) for value in (sent.alignment, sent.setup))
+    return Bytes(int(sent.up), int(sent.down), int(sent.evaluation), alignment, setup)
 
 
 def _flat(line: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,8 +17,10 @@ from cvfl.cli.display import StepDisplay
 from cvfl.cli.errors import one_line
 from cvfl.cli.tables import number_table
 from cvfl.config.files import load_config
+from cvfl.data.tables.ids import BETWEEN
 from cvfl.data.tables.organisation import PartyTable
 from cvfl.errors import ConfigError, writing
+from cvfl.federation.keeping import alignment_folder
 from cvfl.federation.load import Rows, open_tables, shared_rows
 from cvfl.privacy import Aligned
 from cvfl.report.format import MB
@@ -32,9 +35,11 @@ def align(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key; repeat for more.")
     ] = None,
 ) -> None:
-    """Find the rows that all parties share by private set intersection; `cvfl train` does it by itself.
+    """Find the rows that all parties share by private set intersection, anew; `cvfl train` does it by itself.
 
     Nobody learns an id that it does not hold. docs/alignment.md says what each role learns.
+
+    The result is kept beside the configuration file: `cvfl train` goes on with it, and compares only ids that changed.
 
     Example: cvfl align federation.toml --out aligned
     """
@@ -45,9 +50,12 @@ def align(
             raise ConfigError(f"{config}: the rows are aligned already; align takes parties with tables and ids")
         began = time.perf_counter()
         with StepDisplay(console) as steps:
-            tables = open_tables(settings, stack, steps)
-            rows = shared_rows(tables, settings, steps)
+            tables, kept = open_tables(settings, stack, steps), alignment_folder(config)
+            shutil.rmtree(kept, ignore_errors=True)
+            rows = shared_rows(tables, settings, steps, kept)
         assert rows.aligned is not None
+        for note in (note for table in tables for note in table.notes):
+            console.print(note)
         console.print(_table(rows, rows.aligned))
         console.print(alignment_line(rows.aligned))
         console.print(f"{time.perf_counter() - began:.1f} s")
@@ -57,16 +65,21 @@ def align(
 
 
 def alignment_line(aligned: Aligned) -> str:
-    """What was found, in one line, and a warning if it is little."""
-    line = f"{aligned.common:,} rows are shared by {' and '.join(aligned.names)}"
-    return f"{line}\nwarning: {aligned.warning}" if aligned.warning else line
+    """What was found, in one line; one about an earlier alignment if there was one, and a warning if it is little."""
+    lines = [f"{aligned.common:,} rows are shared by {' and '.join(aligned.names)}"]
+    if aligned.earlier:
+        changed = f"went on: {aligned.came:,} ids came and {aligned.gone:,} went"
+        lines.append(f"alignment of {aligned.earlier} {changed if aligned.changed else 'reused: ids have not changed'}")
+    if aligned.warning:
+        lines.append(f"warning: {aligned.warning}")
+    return "\n".join(lines)
 
 
 def _table(rows: Rows, aligned: Aligned) -> Table:
-    table = number_table("party", "ids", "shared", "share", "MB up", "MB down")
+    table = number_table("party", "ids", "shared", "share", "MB")
     for m, (name, size) in enumerate(zip(aligned.names, aligned.sizes, strict=True), start=1):
-        sent, ids = rows.traffic.parties[m], (f"{size:,}", f"{aligned.common:,}", f"{aligned.common / size:.1%}")
-        table.add_row(name, *ids, f"{sent.up / MB:.2f}", f"{sent.down / MB:.2f}")
+        sent, ids = rows.found.traffic.parties[m], (f"{size:,}", f"{aligned.common:,}", f"{aligned.common / size:.1%}")
+        table.add_row(name, *ids, f"{sent.alignment / MB:.2f}")
     return table
 
 
@@ -77,5 +90,6 @@ def _write(out: Path, tables: list[PartyTable], rows: Rows) -> None:
             by_row = {row: text for text, row in table.ids().items()}
             with (out / f"{table.party.name}.csv").open("w", newline="", encoding="utf-8") as file:
                 writer = csv.writer(file)
-                writer.writerow([table.party.id])
-                writer.writerows([by_row[row]] for row in places.tolist())
+                writer.writerow(table.party.id)
+                more = len(table.party.id) - 1
+                writer.writerows(by_row[row].split(BETWEEN, more) for row in places.tolist())

@@ -70,8 +70,9 @@ def columns_table(table: PartyTable, columns: list[Column]) -> Table:
 
 def use(table: PartyTable, name: str) -> str:
     """What training does with a column."""
-    roles = {table.party.id: "id", table.party.label: "label"}
-    return roles.get(name, "feature" if name in table.features else "-")
+    if name in table.party.id:
+        return "id"
+    return "label" if name == table.party.label else "feature" if name in table.features else "-"
 
 
 @data.command("list")

@@ -54,7 +54,7 @@ def demo(
                 if not results[-1].summary["completed"]:
                     raise KeyboardInterrupt
         console.print(results_table([result.summary for result in results]))
-        console.print(plot([_curve(result) for result in results], "MB up and down (log)", "test accuracy"))
+        console.print(plot([_curve(result) for result in results], "MB in all (log)", "test accuracy"))
         from cvfl.report.report import write_report  # noqa: PLC0415  matplotlib is slow to load
 
         paths = [result.path for result in results if result.path]
@@ -77,5 +77,5 @@ def _settings(compressor: str, seed: int, epochs: int) -> dict[str, object]:
 
 def _curve(result: RunResult) -> Line:
     evaluated = [line for line in result.history if "test" in line]
-    sent = [(line["bytes"]["up"] + line["bytes"]["down"]) / MB for line in evaluated]
+    sent = [sum(line["bytes"].values()) / MB for line in evaluated]
     return Line(result.summary["name"], sent, [line["test"]["accuracy"] for line in evaluated])

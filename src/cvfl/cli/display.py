@@ -46,7 +46,10 @@ def run_bars(console: Console) -> Progress:
 
 
 class RunBar:
-    """The bar of one run: rounds, loss, metric and megabytes; without a terminal now and then a line with the same."""
+    """The bar of one run: rounds, loss, metric, all megabytes so far and how much of them is training.
+
+    Without a terminal it is now and then a line with the same.
+    """
 
     def __init__(self, bars: Progress, name: str) -> None:
         self._bars, self._name, self._pace = bars, name, Pace()
@@ -59,7 +62,8 @@ class RunBar:
         if report.evaluation:
             held_out = report.evaluation.test or report.evaluation.validation
             self._metric = f"{progress.metric} {held_out[progress.metric]:.3f} " if progress.metric in held_out else ""
-        status = f"loss {report.loss:.3f} {self._metric}↑{sent.up / MB:.2f} ↓{sent.down / MB:.2f} MB"
+        part = f", {sent.training / sent.total:.0%} train" if sent.total else ""
+        status = f"loss {report.loss:.3f} {self._metric}{sent.total / MB:.2f} MB{part}"
         self._bars.update(self._task, total=progress.rounds, completed=done, status=status)
         self._line(f"{done}/{progress.rounds} {status}", done == progress.rounds)
 

@@ -29,7 +29,9 @@ def init(
     query: Annotated[
         list[str] | None, typer.Option(metavar="NAME=SQL", help="The query of a party whose table is a database URL.")
     ] = None,
-    id: Annotated[str | None, typer.Option("--id", help="The column that names a person, in every table.")] = None,
+    id: Annotated[
+        str | None, typer.Option("--id", help="The column that names a person, in every table; or several: a,b.")
+    ] = None,
     label: Annotated[
         str | None, typer.Option(metavar="PARTY.COLUMN", help="What is to be predicted, and who holds it.")
     ] = None,
@@ -58,7 +60,7 @@ def init(
         load_config(out)
         console.print(f"{out}: {len(drafts)} parties, label {choices.holder}.{choices.label} ({found.loss})")
         for draft in drafts:
-            left_out = [name for name in draft.unusable if name not in (choices.id, choices.label)]
+            left_out = [name for name in draft.unusable if name not in (*choices.id, choices.label)]
             note = f"; left out: {', '.join(left_out)}" if left_out else ""
             console.print(f"  {draft.table.name}: {draft.table.rows:,} rows, {len(draft.columns)} columns{note}")
         console.print(f"next: cvfl train {out}")
@@ -94,15 +96,17 @@ def _choices(drafts: Sequence[Draft], id_column: str | None, label: str | None, 
         shared = common_columns(drafts)
         listed = ", ".join(shared) or "none"
         id_column = _ask(console, f"id column (in every table: {listed})", shared[0] if shared else None, "--id")
+    one = all(id_column in draft.table.columns for draft in drafts)
+    ids = (id_column,) if one else tuple(name.strip() for name in id_column.split(","))
     if label is None:
         columns = [
-            f"{draft.name}.{column.name}" for draft in drafts for column in draft.columns if column.name != id_column
+            f"{draft.name}.{column.name}" for draft in drafts for column in draft.columns if column.name not in ids
         ]
         label = _ask(console, f"what to predict, as PARTY.COLUMN ({', '.join(columns)})", None, "--label")
     holder, dot, column = label.partition(".")
     if not dot:
         raise ConfigError(f"--label takes PARTY.COLUMN, not {label!r}")
-    return Choices(id_column, holder, column)
+    return Choices(ids, holder, column)
 
 
 def _ask_parties(console: Console) -> list[str]:

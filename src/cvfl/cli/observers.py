@@ -38,7 +38,8 @@ class Observer:
         if self.board is None:
             return
         report, sent = progress.report, progress.sent
-        scalars = {"loss": report.loss, "MB/up": sent.up / MB, "MB/down": sent.down / MB, "seconds": report.seconds}
+        scalars = {"loss": report.loss, "MB/total": sent.total / MB, "seconds": report.seconds}
+        scalars |= {f"MB/{part}": value / MB for part, value in vars(sent).items()}
         for part in ("train", "validation", "test") if report.evaluation else ():
             metrics = getattr(report.evaluation, part)
             scalars |= {f"{part}/{name}": value for name, value in metrics.items()}

@@ -21,8 +21,9 @@ from cvfl.cli.tables import number_table
 from cvfl.config.files import load_config, write_changed
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
+from cvfl.federation.keeping import alignment_folder
 from cvfl.federation.load import load_data
-from cvfl.report.format import MB, brief, share
+from cvfl.report.format import MB, brief, share, shares
 
 
 def plan(
@@ -67,10 +68,10 @@ def plan(
         candidates = [candidate(spec) for spec in compressor or []] or CANDIDATES
         network = Network(bandwidth * 1e6, latency / 1e3)
         with StepDisplay(console) as steps:
-            loaded = load_data(settings, steps)
+            loaded = load_data(settings, steps, alignment_folder(config))
             effort, tried = Effort(epochs, seconds), local or LOCAL_ITERATIONS
             on_work: OnWork = lambda done, total: steps("trying candidates", done, total)  # noqa: E731
-            advice = advise(settings, loaded.data, network, tolerance, effort, candidates, tried, on_work=on_work)
+            advice = advise(settings, loaded, network, tolerance, effort, candidates, tried, on_work=on_work)
         if loaded.aligned:
             console.print(alignment_line(loaded.aligned))
         for line in (advice_table(advice, tolerance), *_notes(advice, settings)):
@@ -88,8 +89,8 @@ def plan(
 
 def advice_table(advice: Advice, tolerance: float) -> Table:
     """A row a setting, by Q; the recommended one in bold."""
-    caption = f"predicted: MB without evaluation, seconds with it; ok: at most {tolerance:.4g} behind none, or later"
-    heads = ["Q", "rounds", "MB", "seconds", "compute/\ntransfer/\nlatency", "learnt\nvs none"]
+    caption = f"predicted: MB of all frames, seconds of the rounds; ok: at most {tolerance:.4g} behind none, or later"
+    heads = ["Q", "rounds", "MB", "of it\ntrain", "seconds", "compute/\ntransfer/\nlatency", "learnt\nvs none"]
     gap = [f"{advice.metric}\nvs none"] if advice.metric else []
     table = number_table("compressor", *heads, *gap, "ok", caption=caption, padding=(0, 1, 0, 0))
     rows = sorted(advice.rows, key=lambda row: row.setting.Q)
@@ -103,10 +104,11 @@ def advice_table(advice: Advice, tolerance: float) -> Table:
 
 
 def _cells(row: Row, with_gap: bool) -> list[str]:
-    cost, figures = row.forecast, ["-"] * 4
+    cost, figures = row.forecast, ["-"] * 5
     if cost:
         parts = "/".join(map(brief, (cost.compute, cost.transfer, cost.latency)))
-        figures = [f"{cost.rounds:,}", brief(cost.sent.total / MB), brief(cost.seconds), parts]
+        train = f"{cost.sent.total / cost.total:.0%}"
+        figures = [f"{cost.rounds:,}", brief(cost.total / MB), train, brief(cost.seconds), parts]
     gap = ["-" if row.gap is None else f"{row.gap:+.3f}"] if with_gap else []
     learnt = "-" if row.learnt is None else share(row.learnt)
     return [row.setting.candidate.name, str(row.setting.Q), *figures, learnt, *gap, "no" if row.objection else "yes"]
@@ -131,7 +133,7 @@ def _length(row: Row) -> str:
 
 
 def _cost(cost: Forecast) -> str:
-    return f"{brief(cost.sent.total / MB)} MB and {brief(cost.seconds)} s"
+    return f"{brief(cost.total / MB)} MB ({shares(cost.purposes)}) and {brief(cost.seconds)} s"
 
 
 def _notes(advice: Advice, config: RunConfig) -> Iterator[str]:

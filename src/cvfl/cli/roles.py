@@ -10,6 +10,7 @@ import torch
 import typer
 from rich.console import Console
 
+from cvfl.cli.align import alignment_line
 from cvfl.cli.errors import extra, one_line
 from cvfl.cli.observers import observed
 from cvfl.cli.tables import noise_lines, results_table
@@ -20,7 +21,7 @@ from cvfl.errors import ConfigError, check_writable
 from cvfl.federation.roles import PartyRun, ServerRun
 from cvfl.protocol import Loss
 from cvfl.protocol.metrics import evaluate
-from cvfl.runs.directory import RunDirectory
+from cvfl.runs.directory import RunDirectory, is_being_written
 from cvfl.runtime import one_thread_a_role
 from cvfl.runtime.descriptors import claim_descriptors
 
@@ -30,6 +31,7 @@ State = Annotated[
     Path | None, typer.Option(help="Folder for checkpoints; state/CONFIG/ROLE beside the file when not given.")
 ]
 Restart = Annotated[bool, typer.Option("--restart", help="Begin anew; the state of the run so far is put aside.")]
+Again = Annotated[bool, typer.Option("--align-again", help="Compare all ids, also when an earlier alignment is kept.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS; for this machine only.")]
 LogJson = Annotated[bool, typer.Option("--log-json", help="Print JSON lines instead of a live display.")]
 Board = Annotated[Path | None, typer.Option("--tensorboard", help="Write scalars for TensorBoard to this folder.")]
@@ -40,6 +42,7 @@ def server(
     out: Annotated[Path | None, typer.Option(help="Run directory to write; runs/NAME-SEED when not given.")] = None,
     state: State = None,
     restart: Restart = False,
+    align_again: Again = False,
     change: Changes = None,
     insecure: Insecure = False,
     log_json: LogJson = False,
@@ -60,10 +63,13 @@ def server(
         settings = load_config(config, change or [])
         _load_ahead()
         target = out or free_path(Path("runs") / f"{config.stem}-{settings.seed}")
-        RunDirectory(target)  # refuses it now rather than after the last round
+        # Refuses it now rather than after the last round; a crash may have stopped this server while it wrote there.
+        RunDirectory(target, resume=is_being_written(target)).check(settings)
         check_writable(target)
         folder, network = state or _state(config, "server"), settings.network
         run = ServerRun(settings, settings.compressor, folder, seen.round, restart)
+        if align_again:
+            run.role.keeper.forget()
         carrier = FederationServer(
             run.role,
             network.address,
@@ -80,6 +86,8 @@ def server(
         result = run.finish(target)
         seen.event("finished", rounds=result.summary["rounds"], out=str(result.path))
     if not log_json:
+        if run.role.aligned:
+            console.print(alignment_line(run.role.aligned))
         console.print(results_table([result.summary]), *noise_lines(result.summary), sep="\n")
 
 
@@ -89,6 +97,7 @@ def party(
     out: Annotated[Path | None, typer.Option(help="Where the party's model goes; models/CONFIG by default.")] = None,
     state: State = None,
     restart: Restart = False,
+    align_again: Again = False,
     change: Changes = None,
     insecure: Insecure = False,
     log_json: LogJson = False,
@@ -107,12 +116,24 @@ def party(
         folder, network = state or _state(config, name), settings.network
         run = PartyRun(settings, name, folder, stack, seen.step, restart=restart)
         run.role.identity = identity = _identity(settings, name, insecure)
+        if align_again:
+            run.role.keeper.forget()
 
         target = out or Path("models") / config.stem
         check_writable(target)
         asked: dict[str, int] = {}
+        said: set[str] = set()
+
+        def say_once(line: str) -> None:
+            if line not in said:
+                said.add(line)
+                seen.event(line)
 
         def on_frame() -> None:
+            for note in run.notes:
+                say_once(note)
+            if run.role.keeper.reused:
+                say_once(f"alignment of {run.role.keeper.reused} reused: ids have not changed")
             if run.role.blinded != asked:  # who had how many ids blinded here is worth a line
                 asked.update(run.role.blinded)
                 seen.event("blinded", **{name: f"{ids:,} ids" for name, ids in asked.items()})

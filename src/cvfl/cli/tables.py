@@ -21,22 +21,28 @@ def number_table(first: str, *others: str, **options: Any) -> Table:
 
 
 def results_table(summaries: Sequence[dict[str, Any]]) -> Table:
-    """A row a run: metric, rounds, megabytes; reduction against the first run when there are several."""
+    """A row a run: metric, rounds, all megabytes and what they were for; how many times fewer where there are several.
+
+    Fewer is against the first run: of all bytes, and beside it of training frames only.
+    """
     runs = [Summary.model_validate(summary) for summary in summaries]
-    metric, first, several = runs[0].metric or "", runs[0].sent.training, len(runs) > 1
-    heads = (f"test {metric}", "rounds", "MB up", "MB down", *(["reduction"] if several else []), "seconds")
-    caption = "MB: 10^6 bytes of frames as measured, without evaluation"
-    table = number_table("compressor", *heads, caption=caption)
+    metric, first, several = runs[0].metric or "", runs[0].sent, len(runs) > 1
+    fewer = ("times\nfewer", "train\nonly") if several else ()
+    bytes_ = ("MB\nin all", "train-\ning", "evalu-\nation", "other")
+    heads = (f"test\n{metric}", *(() if several else ("rounds",)), *bytes_, *fewer, "seconds")
+    caption = "MB: 10^6 bytes of frames as measured; other: alignment and set-up"
+    table = number_table("compressor", *heads, caption=caption, padding=(0, 1, 0, 0))
     one, two, three = (digits(places) for places in (1, 2, 3))
     for run in runs:
-        score = run.metrics.test.get(metric)
+        score, sent = run.metrics.test.get(metric), run.sent
+        parts = (sent.total, sent.training, sent.evaluation, (sent.alignment or 0) + (sent.setup or 0))
+        factors = (first.total / sent.total, first.training / sent.training) if several else ()
         table.add_row(
             run.name,
             "-" if score is None else three(score),
-            str(run.rounds),
-            two(run.sent.up / MB),
-            two(run.sent.down / MB),
-            *([f"{one(first / run.sent.training)}x"] if several else []),
+            *(() if several else (f"{run.rounds:,}",)),
+            *(two(value / MB) for value in parts),
+            *(f"{one(factor)}x" for factor in factors),
             one(run.seconds),
         )
     return table

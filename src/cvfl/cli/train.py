@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from cvfl.cli.observers import observed, replay
 from cvfl.cli.tables import noise_lines, results_table
 from cvfl.config.files import load_config
 from cvfl.errors import ConfigError
+from cvfl.federation.keeping import alignment_folder
 from cvfl.federation.load import load_data
 from cvfl.federation.nvflare_simulator import train_nvflare
 from cvfl.federation.processes import train_grpc
@@ -46,6 +48,9 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a run that was stopped: that of --out, or the newest.")
     ] = False,
+    align_again: Annotated[
+        bool, typer.Option("--align-again", help="Compare all ids, also when an earlier alignment is kept.")
+    ] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="Print JSON lines instead of a live display.")] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Write scalars for TensorBoard to this folder.")] = None,
 ) -> None:
@@ -65,7 +70,12 @@ def train(
         with observed(console, config.stem, log_json, tensorboard) as seen:
             match runtime:
                 case Runtime.INPROCESS:
-                    loaded = load_data(settings, seen.step)
+                    kept = alignment_folder(config)
+                    if align_again:
+                        shutil.rmtree(kept, ignore_errors=True)
+                    loaded = load_data(settings, seen.step, kept)
+                    for note in loaded.notes:
+                        seen.event(note)
                     if loaded.aligned:
                         seen.event(alignment_line(loaded.aligned))
                     summary = run(settings, loaded, out=target, on_round=seen.round, resume=resume).summary

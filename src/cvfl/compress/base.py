@@ -63,6 +63,8 @@ class Compressor(ABC):
 
     learns = False
     """Whether `settle` does anything: senders then decode what they sent."""
+    follows = False
+    """Whether `observe` wants gradients for labels that the model would draw itself, and `certify` is of use."""
 
     @abstractmethod
     def compress(self, h: Tensor, context: Context) -> Packet:
@@ -87,8 +89,22 @@ class Compressor(ABC):
         """
         raise ConfigError(f"{type(self).__name__.lower()} cannot follow a schedule: it has no finer setting")
 
-    def observe(self, gradient: Tensor, loss: float = 1.0) -> None:
-        """Learn from the loss and its gradient in the tensor last sent, at the sender; most compressors need not."""
+    def observe(self, gradient: Tensor, loss: float = 1.0, sent: Tensor | None = None) -> None:
+        """Learn from the loss and its gradient in the tensor last sent, at the sender; most compressors need not.
+
+        One that follows the loss gets the loss that is at stake, and what was sent.
+        """
+        return
+
+    def prime(self, gradient: Tensor, sent: Tensor) -> None:
+        """The same before anything was sent, for one that follows the loss."""
+        return
+
+    def certify(self, exact: float, across: float, caused: float) -> None:
+        """Learn how well the gradient that a message caused agrees with the exact one, if one follows the loss.
+
+        By their products: that of the exact one with itself, of both, and of the one that was caused with itself.
+        """
         return
 
     def settle(self, packet: Packet, decoded: Tensor, context: Context) -> None:
@@ -103,6 +119,29 @@ class Compressor(ABC):
         """Restore what `state_dict` gave."""
         if state:
             raise ConfigError(f"{type(self).__name__} keeps no state but was given {sorted(state)}")
+
+
+class Wrapper(Compressor):
+    """A compressor around another one, which learns from training in its place."""
+
+    inner: Compressor
+
+    @property
+    def follows(self) -> bool:  # type: ignore[override]
+        """Whether the compressor inside does."""
+        return self.inner.follows
+
+    def observe(self, gradient: Tensor, loss: float = 1.0, sent: Tensor | None = None) -> None:
+        """Pass on to the compressor inside."""
+        self.inner.observe(gradient, loss, sent)
+
+    def prime(self, gradient: Tensor, sent: Tensor) -> None:
+        """Pass on to the compressor inside."""
+        self.inner.prime(gradient, sent)
+
+    def certify(self, exact: float, across: float, caused: float) -> None:
+        """Pass on to the compressor inside."""
+        self.inner.certify(exact, across, caused)
 
 
 def checked_bits(bits: int) -> int:

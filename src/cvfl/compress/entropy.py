@@ -15,14 +15,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from cvfl.compress.base import Compressor, Context
+from cvfl.compress.base import Compressor, Context, Wrapper
 from cvfl.errors import ConfigError
 from cvfl.theory import ErrorBound
 from cvfl.wire.packet import Packet
 from cvfl.wire.rangecode import Counts, decoded, encoded, received
 
 
-class Entropy(Compressor):
+class Entropy(Wrapper):
     """Code the symbols of a compressor near their entropy."""
 
     learns = True
@@ -68,10 +68,6 @@ class Entropy(Compressor):
     def nominal_bits(self, t0: int) -> float:
         """Those of the compressor inside."""
         return self.inner.nominal_bits(t0)
-
-    def observe(self, gradient: Tensor, loss: float = 1.0) -> None:
-        """Pass on to the compressor inside."""
-        self.inner.observe(gradient, loss)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The counts, and the state of the compressor inside."""

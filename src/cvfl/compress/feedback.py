@@ -19,7 +19,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from cvfl.compress.base import Compressor, Context, flat, float_type
+from cvfl.compress.base import Compressor, Context, Wrapper, flat, float_type
 from cvfl.errors import CompressError, ConfigError
 from cvfl.theory import ErrorBound
 from cvfl.wire.packet import Packet
@@ -28,7 +28,7 @@ LARGE = 1 << 26
 """Components (samples x P) from which on the known values are kept at half precision, in memory and checkpoints."""
 
 
-class Feedback(Compressor):
+class Feedback(Wrapper):
     """Compress the difference from the reconstruction that all ends have of each sample, or of a weight matrix."""
 
     learns = True
@@ -71,10 +71,6 @@ class Feedback(Compressor):
     def nominal_bits(self, t0: int) -> float:
         """Those of the compressor inside."""
         return self.inner.nominal_bits(t0)
-
-    def observe(self, gradient: Tensor, loss: float = 1.0) -> None:
-        """Pass on to the compressor inside."""
-        self.inner.observe(gradient, loss)
 
     def state_dict(self) -> dict[str, Tensor]:
         """What is known, and the state of the compressor inside."""

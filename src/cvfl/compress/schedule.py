@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from cvfl import theory
-from cvfl.compress.base import Compressor, Context
+from cvfl.compress.base import Compressor, Context, Wrapper
 from cvfl.errors import ConfigError
 from cvfl.wire.packet import Packet
 
 
-class Schedule(Compressor):
+class Schedule(Wrapper):
     """Refine a compressor so that at round t0 its error bound is at most (t0 + 1)^-rate of its first."""
 
     def __init__(self, inner: Compressor, rate: float = 0.5) -> None:
@@ -45,10 +45,6 @@ class Schedule(Compressor):
     def refined(self, factor: float) -> Schedule:
         """Refine the start; the schedule goes on from there."""
         return Schedule(self.inner.refined(factor), self.rate)
-
-    def observe(self, gradient: Tensor, loss: float = 1.0) -> None:
-        """Pass on to the compressor inside."""
-        self.inner.observe(gradient, loss)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The state of the compressor inside."""

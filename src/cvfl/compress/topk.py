@@ -112,7 +112,7 @@ class TopK(Compressor):
         finer.factor = self.factor * factor
         return finer
 
-    def observe(self, gradient: Tensor, loss: float = 1.0) -> None:
+    def observe(self, gradient: Tensor, loss: float = 1.0, sent: Tensor | None = None) -> None:
         """Remember the mean gradient magnitude of each column."""
         if gradient.numel():
             self.score = rows_of(gradient.detach(), gradient.shape).abs().mean(0)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import tomlkit
 
+from cvfl.data.tables.ids import read_ids
 from cvfl.data.tables.kinds import Column, Kind
 from cvfl.data.tables.label import Label, read_label
 from cvfl.data.tables.sources import Source
@@ -42,9 +43,9 @@ class Draft:
 
 @dataclass(frozen=True)
 class Choices:
-    """What the user said: the id column, and the label as party and column."""
+    """What the user said: the columns that are the id, and the label as party and column."""
 
-    id: str
+    id: tuple[str, ...]
     holder: str
     label: str
 
@@ -85,11 +86,12 @@ def common_columns(drafts: Sequence[Draft]) -> list[str]:
 def check_choices(drafts: Sequence[Draft], choices: Choices) -> Label:
     """Whether the id is in every table and the label at its holder; the label as it will be read."""
     for draft in drafts:
-        if choices.id not in draft.table.columns:
-            raise ConfigError(
-                f"id: {draft.table.name} has no column {choices.id!r}{suggest(choices.id, draft.table.columns)}"
-            )
-        draft.table.ids(choices.id)
+        for column in choices.id:
+            if column not in draft.table.columns:
+                raise ConfigError(
+                    f"id: {draft.table.name} has no column {column!r}{suggest(column, draft.table.columns)}"
+                )
+        read_ids(draft.table, choices.id)
     by_name = {draft.name: draft for draft in drafts}
     if choices.holder not in by_name:
         raise ConfigError(f"label: there is no party {choices.holder!r}{suggest(choices.holder, by_name)}")
@@ -113,7 +115,7 @@ def configuration(drafts: Sequence[Draft], choices: Choices, label: Label, folde
         _line("seed = 0", "of all randomness: the same seed gives the same result"),
         "",
         "[data]",
-        _line(f"id = {_text(choices.id)}", "the column that names a person, in every table"),
+        _line(f"id = {_columns(choices.id)}", "what names a person, in every table"),
         _line('alignment = "private"', 'or "aligned": row i is the same person everywhere'),
         "test_share = 0.2",
         _line("validation_share = 0.0", "rows to choose a round or a setting by, apart from the test rows"),
@@ -140,7 +142,7 @@ def configuration(drafts: Sequence[Draft], choices: Choices, label: Label, folde
 
 def _party(draft: Draft, choices: Choices, label: Label, folder: Path) -> list[str]:
     held = choices.label if draft.name == choices.holder else None
-    features = [column for column in draft.features if column.name not in (choices.id, held)]
+    features = [column for column in draft.features if column.name not in (*choices.id, held)]
     if not features:
         raise DataError(f"{draft.table.name}: no column is left to learn from beside id and label")
     lines = [f"[party.{draft.name}]", f"# {draft.table.rows:,} rows; to learn from: {_counted(features)}"]
@@ -148,7 +150,7 @@ def _party(draft: Draft, choices: Choices, label: Label, folder: Path) -> list[s
     if held is not None:
         classes = f"{len(label.classes)} classes: {_shortened(label.classes)}" if label.classes else "a quantity"
         lines.append(_line(f"label = {_text(held)}", classes))
-    unusable = {name: why for name, why in draft.unusable.items() if name not in (choices.id, held)}
+    unusable = {name: why for name, why in draft.unusable.items() if name not in (*choices.id, held)}
     if unusable:
         lines += [f"# {name}: {why}" for name, why in unusable.items()]
         lines.append(f"exclude = [{', '.join(_text(name) for name in unusable)}]")
@@ -190,6 +192,10 @@ def _batch(rows: int) -> int:
 
 def _line(setting: str, comment: str) -> str:
     return f"{setting:<36}# {comment}"
+
+
+def _columns(names: Sequence[str]) -> str:
+    return _text(names[0]) if len(names) == 1 else f"[{', '.join(map(_text, names))}]"
 
 
 def _text(value: str) -> str:

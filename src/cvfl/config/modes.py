@@ -90,6 +90,15 @@ _RULES: tuple[tuple[Callable[[RunConfig], object], str], ...] = (
         "folding is for algorithm 1; algorithm 2 sends no embeddings to parties",
     ),
     (
+        lambda c: c.first_layer == "parties" and (c.algorithm == 2 or _secure(c) or c.privacy.noise is not None),
+        "first_layer = 'parties' is for algorithm 1 with embeddings that are read, and without noise",
+    ),
+    (
+        lambda c: c.local_rows == "cached" and (c.algorithm == 2 or _secure(c)),
+        "local_rows = 'cached' steps on what the others sent before; with private labels or secure aggregation a party "
+        "has nothing of them that it could step on",
+    ),
+    (
         lambda c: _secure(c) and c.server_model.name in ("linear", "mlp", "attention"),
         "privacy.aggregation = 'secure' shows the server the sum of the embeddings alone; "
         "server_model.name = {config.server_model.name!r} needs each of them, take 'sum'",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from pydantic import Field, field_serializer, model_validator
 from cvfl.compress import build
 from cvfl.data.sets.catalogue import NamedSet
 from cvfl.data.tables.address import without_password
+from cvfl.data.tables.ids import Duplicates
 from cvfl.data.tables.prepare import Settings
 from cvfl.data.tables.table import Kind
 from cvfl.errors import ConfigError
@@ -29,8 +30,8 @@ class DataConfig(NamedSet):
     """Share of the rows that are held out to choose the best round; for tables of the parties."""
     stratify: bool = False
     """Whether every part gets the same share of each class; for tables of the parties."""
-    id: str | None = None
-    """The column that names a person, in every table that does not say otherwise."""
+    id: str | tuple[str, ...] | None = None
+    """The column that names a person, or several that do together, in every table that does not say otherwise."""
     alignment: Literal["private", "aligned"] = "private"
     """Find the shared people by private set intersection, or take row i to be the same person everywhere."""
     prepare: Settings = Settings()
@@ -76,10 +77,12 @@ class PartyConfig(Section):
     """What separates the columns of a CSV file; found from its header if not given."""
     missing: tuple[str, ...] = ()
     """Words for a missing value besides the usual ones."""
-    id: str | None = None
-    """The column that names a person in this table, if it has another name here."""
+    id: str | tuple[str, ...] | None = None
+    """The column that names a person in this table, if it has another name here; or several, in the same order."""
     id_type: Literal["text", "integer"] = "text"
     """Compare ids as text, or as integers without leading zeros."""
+    duplicates: Duplicates = "error"
+    """Of rows with the same id: refuse them, or take the first or the last one."""
     features: tuple[str, ...] = ("*",)
     """Columns to use, by name or pattern."""
     exclude: tuple[str, ...] = ()
@@ -206,6 +209,8 @@ class RunConfig(Section):
     """B, rows in a batch."""
     local_iterations: int = Field(default=10, ge=1)
     """Q, local steps in a round."""
+    local_rows: Literal["batch", "cached"] = "batch"
+    """What local steps after the first take: the batch again, as the paper has it, or rows that were sent before."""
     algorithm: Literal[1, 2] = 1
     """1: parties have labels and take Q steps on their own. 2: the server returns gradients."""
     compressor: str = "auto"
@@ -216,6 +221,10 @@ class RunConfig(Section):
     """Compressor of the gradients of Algorithm 2; follows `server_compressor` if not given."""
     partial_compressor: str | None = None
     """Compressor of the sums of folding; follows `server_compressor` if not given."""
+    evaluation_compressor: str | None = None
+    """Compressor of the embeddings of held-out rows; `auto` if the party's own is, else `identity`."""
+    first_layer: Literal["server", "parties"] | None = None
+    """Who holds the server model's first layer; with `server_compressor = "auto"` each party its part, if it can be."""
     folding: bool | None = None
     """Send sums over the others in place of their embeddings; follows `server_compressor` if not given."""
     evaluate_every: int | None = Field(default=None, ge=1)
@@ -264,6 +273,7 @@ class RunConfig(Section):
         for key in ("compressor", "server_compressor", "gradient_compressor", "partial_compressor"):
             spec = getattr(self, key)
             yield key, self.reply_compressor if spec is None else spec
+        yield "evaluation_compressor", self.evaluation_compressor_of("")
         for name, party in self.party.items():
             if party.compressor is not None:
                 yield f"party.{name}.compressor", party.compressor
@@ -272,6 +282,12 @@ class RunConfig(Section):
     def reply_compressor(self) -> str:
         """That of gradients and of sums over the others, where none is named."""
         return "auto" if self.server_compressor.strip() == "auto" else "identity"
+
+    def evaluation_compressor_of(self, spec: str) -> str:
+        """That of held-out rows for a party whose compressor is `spec`; with noise they are sent as they are."""
+        if self.evaluation_compressor is not None:
+            return self.evaluation_compressor
+        return "auto" if spec.strip() == "auto" and self.privacy.noise is None else "identity"
 
     def model_of(self, party: str) -> PartyModelConfig:
         """The model of a party: its own, or that of all."""
@@ -285,11 +301,22 @@ class RunConfig(Section):
         return GRID if self.privacy.secure and spec.strip() == "auto" else spec
 
 
+def id_columns(id: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The columns that name a person, together."""
+    return (id,) if isinstance(id, str) else tuple(id or ())
+
+
 def _check_parties(data: DataConfig, parties: Mapping[str, PartyConfig]) -> None:
     """Names that can be used, and either a data set by name or tables of the parties."""
     for name in parties:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", name) or name == "server":
             raise ValueError(f"party.{name}: a party's name has letters, digits, - and _ and is not 'server'")
+    for name, party in parties.items():
+        columns = id_columns(party.id or data.id)
+        if party.id_type == "integer" and len(columns) > 1:
+            raise ValueError(f"party.{name}.id_type = 'integer' is for an id of one column, not of {len(columns)}")
+        if party.id and data.id and len(columns) != len(id_columns(data.id)):
+            raise ValueError(f"party.{name}.id has {len(columns)} columns, data.id {len(id_columns(data.id))}")
     with_table = [name for name, party in parties.items() if party.has_table]
     if data.name is not None and with_table:
         raise ValueError(f"data.name = {data.name!r} and a table of party {with_table[0]!r} exclude each other")

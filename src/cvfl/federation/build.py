@@ -8,8 +8,9 @@ data, and `make_federation` builds them all.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated
 
@@ -23,6 +24,7 @@ from cvfl.config.modes import check_sum, label_holder
 from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
 from cvfl.errors import ConfigError, suggest
+from cvfl.models.server import Ended, Sum, parted
 from cvfl.privacy.keys import PairSecrets, session_secrets
 from cvfl.privacy.masks import Masks
 from cvfl.privacy.noise import noise_for
@@ -76,6 +78,11 @@ def make_recipe(
         raise ConfigError(f"loss: {loss} does not fit labels of a {facts.loss} task")
     make = server_model or networks.server_model(head.name, facts.widths, facts.outputs, head.hidden, dtype)
     replies = config.reply_compressor
+    offered = facts.widths
+    if (parts := _parts(config, facts, make)) is not None:
+        slices, rest = parts
+        models = [partial(_ended, model, W) for model, W in zip(models, slices, strict=True)]
+        make, facts = partial(copy.deepcopy, rest), replace(facts, widths=tuple(len(W) for W in slices))
     if config.privacy.secure:
         check_sum(config, facts.names, facts.widths, facts.compressors, make)
     return Recipe(
@@ -84,12 +91,33 @@ def make_recipe(
         models=tuple(models),
         server_model=make,
         compressors=tuple(partial(build, spec) for spec in facts.compressors),
+        evaluation_compressors=tuple(
+            partial(build, config.evaluation_compressor_of(spec), "evaluation") for spec in facts.compressors
+        ),
         server_compressor=partial(build, config.server_compressor, "model"),
         gradient_compressor=partial(build, config.gradient_compressor or replies, "gradient"),
         partial_compressor=partial(build, config.partial_compressor or replies, "partial"),
+        offered=offered,
         holder=label_holder(config, facts.names),
         release=_release(config.privacy.clip, config.privacy.noise),
     )
+
+
+def _parts(config: RunConfig, facts: Facts, make: MakeModel) -> tuple[list[Tensor], Sum] | None:
+    """The first layer of the server model by party, and the rest, if parties are to hold their own part of it."""
+    where = config.first_layer
+    if where == "server" or (where is None and config.reply_compressor != "auto"):
+        return None
+    if config.algorithm == 2 or config.privacy.noise is not None or config.folding is False:
+        return None
+    found = parted(initialised(make, config.seed, SERVER), facts.widths)
+    if found is None and where == "parties":
+        raise ConfigError("first_layer: the server model does not start with a linear layer over all embeddings")
+    return found
+
+
+def _ended(make: MakeModel, W: Tensor) -> Ended:
+    return Ended(make(), W)
 
 
 def _sum_width(config: RunConfig, facts: Facts, make: MakeModel, dtype: torch.dtype) -> int:
@@ -140,6 +168,7 @@ def _plan(config: RunConfig, facts: Facts, loss: Loss, dtype: torch.dtype, sum_w
         algorithm=config.algorithm,
         sum_width=sum_width,
         secure=config.privacy.secure,
+        cached=config.local_rows == "cached",
         evaluate_every=config.evaluate_every or epoch,
         validation_rows=validation_rows,
         dtype=dtype,

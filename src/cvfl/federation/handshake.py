@@ -6,7 +6,7 @@
     RECALLED    the server sent Recall    up Have: the rounds that the party has kept
     KNOWN       the party sent Have       down Settle, when all have said so
     SECRET      rows are settled anew     RowSecret: up from the first party, down to the others
-    ALIGNING    rows are found by ids     up and down Blinded, down Matched
+    ALIGNING    rows are found by ids     up and down Blinded, up Gone, down Matched
     MATCHED     the rows are in order     Targets: up from the party with the label, down to the others
     TOLD        what rows are for is      up Settled
                 known
@@ -15,9 +15,10 @@
     COMPLETE    the party sent Complete   down End, when all have said so
     ENDED       the server sent End       up End: the party has heard it
 
-Rows that are known, and those of a data set by name, go from KNOWN to TOLD; rows that are taken as they are skip
-ALIGNING. A session begins with Recall, whenever a role has come back, from any phase. Each end follows the table by
-what it sends and gets; a message that is not in it is refused with the name of who sent it, and changes nothing.
+Rows that are known, and those of a data set by name, go from KNOWN to TOLD; rows that are taken as they are, or as an
+earlier alignment found them, skip ALIGNING. A session begins with Recall, whenever a role has come back, from any
+phase. Each end follows the table by what it sends and gets; a message that is not in it is refused with the name of who
+sent it, and changes nothing.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from cvfl.wire import (
     Embedding,
     Evaluation,
     Folded,
+    Gone,
     Gradient,
     Matched,
     Message,
@@ -67,6 +69,7 @@ TABLE: dict[tuple[Phase, type, Direction], Phase] = {
     (Phase.KNOWN, Settle, DOWN): Phase.SECRET,
     **{(Phase.SECRET, RowSecret, way): Phase.ALIGNING for way in Direction},
     **{(Phase.ALIGNING, Blinded, way): Phase.ALIGNING for way in Direction},
+    (Phase.ALIGNING, Gone, UP): Phase.ALIGNING,
     (Phase.ALIGNING, Matched, DOWN): Phase.MATCHED,
     **{(Phase.MATCHED, Targets, way): Phase.TOLD for way in Direction},
     (Phase.TOLD, Settled, UP): Phase.SETTLED,
@@ -131,7 +134,7 @@ class Link:
         if isinstance(message, Settle):
             self._how = message.how
             known = known if self.seat.tables and message.how != "known" else Phase.TOLD
-        if isinstance(message, RowSecret) and self._how == "as-is":
+        if isinstance(message, RowSecret) and self._how != "align":
             known = Phase.MATCHED
         self.phase = known
         return True

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
+from secrets import token_hex
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cvfl.config.schema import DataConfig, RunConfig, check_tables
+from cvfl.config.schema import DataConfig, RunConfig, check_tables, id_columns
 from cvfl.data import VerticalData
 from cvfl.data.sets.catalogue import load_named
 from cvfl.data.tables.kinds import DEFAULT_MISSING
@@ -24,16 +26,30 @@ from cvfl.data.tables.organisation import Assembled, Organisation, PartyTable, a
 from cvfl.data.tables.sources import Source, open_table
 from cvfl.data.tables.split import Shares, hashed, hashed_rows, seed_key, stratified
 from cvfl.errors import DataError
-from cvfl.privacy import Aligned, AlignmentParty, AlignmentServer
+from cvfl.federation.keeping import PartyKeeper, ServerKeeper
+from cvfl.privacy import Aligned
 from cvfl.privacy.keys import session_secrets
 from cvfl.privacy.sealing import Sealing
 from cvfl.protocol import Loss
 from cvfl.runtime import Meter
 from cvfl.runtime.align import align
 from cvfl.types import OnStep
+from cvfl.wire.control import How
 
 LONGEST_KEY = 64
 """Bytes of a key of the hash that orders rows."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """How the shared rows were found: with which earlier alignment, since which so many ids came, and what was sent."""
+
+    how: How = "as-is"
+    earlier: str = ""
+    kept: tuple[str, ...] = ()
+    """The alignment that each party had kept."""
+    came: tuple[int, ...] = ()
+    traffic: Meter = field(default_factory=Meter)
 
 
 @dataclass(frozen=True)
@@ -42,7 +58,11 @@ class Loaded:
 
     assembled: Assembled
     aligned: Aligned | None = None
-    alignment_traffic: Meter = field(default_factory=Meter)
+    found: Found = field(default_factory=Found)
+    notes: tuple[str, ...] = ()
+    """What was done to ids of the tables."""
+    told: int = 0
+    """Of how many rows the party with the label tells what they are for; of none if there are no tables."""
 
     @property
     def data(self) -> VerticalData:
@@ -56,16 +76,19 @@ class Rows:
 
     places: tuple[NDArray[np.int64], ...]
     fractions: NDArray[np.float64]
+    told: int
+    """How many there were before those without a label were left out."""
     aligned: Aligned | None = None
-    traffic: Meter = field(default_factory=Meter)
+    found: Found = field(default_factory=Found)
 
 
-def load_data(config: RunConfig, on_step: OnStep = lambda *_: None) -> Loaded:
-    """The data that a configuration names."""
+def load_data(config: RunConfig, on_step: OnStep = lambda *_: None, kept: Path | None = None) -> Loaded:
+    """The data that a configuration names; `kept` is a folder for alignments, which the next call goes on with."""
     dtype = getattr(torch, config.precision)
     if config.data.name is None:
         with ExitStack() as stack:
-            return _load_tables(config, open_tables(config, stack, on_step), dtype, on_step)
+            tables = open_tables(config, stack, on_step)
+            return _load_tables(config, tables, shared_rows(tables, config, on_step, kept), dtype, on_step)
     section = config.data
     on_progress = lambda done, total: on_step(f"reading {section.name}", done, total)  # noqa: E731
     return Loaded(load_named(section, config.seed, dtype, on_progress))
@@ -91,7 +114,8 @@ def open_party(config: RunConfig, name: str, stack: ExitStack, on_step: OnStep =
     )
     party = Organisation(
         name=name,
-        id=section.id or config.data.id,
+        id=id_columns(section.id or config.data.id),
+        duplicates=section.duplicates,
         integer_ids=section.id_type == "integer",
         features=section.features,
         exclude=section.exclude,
@@ -103,22 +127,42 @@ def open_party(config: RunConfig, name: str, stack: ExitStack, on_step: OnStep =
     return PartyTable(party, table, config.loss)
 
 
-def shared_rows(tables: list[PartyTable], config: RunConfig, on_step: OnStep = lambda *_: None) -> Rows:
+def shared_rows(
+    tables: list[PartyTable], config: RunConfig, on_step: OnStep = lambda *_: None, kept: Path | None = None
+) -> Rows:
     """The rows of the people whom all parties hold, in an order that belongs to the key of the rows."""
     key = row_key(config)
     if config.data.alignment == "aligned":
         return _rows_as_they_are(tables, key)
-    places, traffic = [table.ids() for table in tables], Meter()
-    names, sizes = [table.party.name for table in tables], [len(ids) for ids in places]
-    server, secrets = AlignmentServer(names, sizes), session_secrets(len(names))
+    places = {table.party.name: table.ids() for table in tables}
+    common, aligned, found = _aligned({name: list(ids) for name, ids in places.items()}, on_step, kept)
+    ids, fractions = in_order(common, key)
+    rows = tuple(np.array([party[text] for text in ids], dtype=np.int64) for party in places.values())
+    return Rows(rows, fractions, len(ids), aligned, found)
+
+
+def _aligned(ids: dict[str, list[str]], on_step: OnStep, kept: Path | None) -> tuple[frozenset[str], Aligned, Found]:
+    """Align as the roles of a federation do, each with what it kept in a folder of its own."""
+    names, sizes, traffic = list(ids), [len(own) for own in ids.values()], Meter()
+    server = ServerKeeper(kept and kept / "server", names)
+    keepers = [PartyKeeper(kept and kept / name, names) for name in names]
+    numbers, came = zip(*(keeper.has(own) for keeper, own in zip(keepers, ids.values(), strict=True)), strict=True)
+    how, number = server.agree(numbers, sizes, came)
+    found = Found(how, number, numbers, came, traffic)
+    if how == "kept":
+        return keepers[0].common(), server.aligned(), found
+    secrets, matching = session_secrets(len(names)), server.begin(sizes, number, came)
     parties = [
-        AlignmentParty(m, list(ids), sizes, Sealing(secrets[m], names, "rows")) for m, ids in enumerate(places, start=1)
+        keeper.begin(m, own, sizes, Sealing(secrets[m], names, "rows"), number, came)
+        for m, (keeper, own) in enumerate(zip(keepers, ids.values(), strict=True), start=1)
     ]
-    aligned = align(server, parties, traffic, lambda done, total: on_step("aligning", done, total))
+    aligned = align(matching, parties, traffic, lambda done, total: on_step("aligning", done, total))
+    name = token_hex(8)
+    server.keep(matching, name)
+    for keeper, party in zip(keepers, parties, strict=True):
+        keeper.keep(party, name)
     assert parties[0].common is not None
-    ids, fractions = in_order(parties[0].common, key)
-    rows = tuple(np.array([party[text] for text in ids], dtype=np.int64) for party in places)
-    return Rows(rows, fractions, aligned, traffic)
+    return parties[0].common, aligned, found
 
 
 def row_key(config: RunConfig) -> bytes:
@@ -160,7 +204,7 @@ def _rows_as_they_are(tables: list[PartyTable], key: bytes) -> Rows:
     (label,) = (table.label for table in tables if table.label)
     places, fractions = numbered_in_order(len(label.known), key)
     used = label.known[places]
-    return Rows((places[used],) * len(tables), fractions[used])
+    return Rows((places[used],) * len(tables), fractions[used], len(places))
 
 
 def numbered_in_order(rows: int, key: bytes) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -180,9 +224,12 @@ def parts_of(
     return shares.of(fractions)
 
 
-def _load_tables(config: RunConfig, tables: list[PartyTable], dtype: torch.dtype, on_step: OnStep) -> Loaded:
-    rows = shared_rows(tables, config, on_step)
+def _load_tables(
+    config: RunConfig, tables: list[PartyTable], rows: Rows, dtype: torch.dtype, on_step: OnStep
+) -> Loaded:
     at, label = next((places, table.label) for places, table in zip(rows.places, tables, strict=True) if table.label)
     parts = parts_of(label, at, rows.fractions, config.data)
     on_party = lambda table: on_step(f"{table.party.name}: preparing", 0, 0)  # noqa: E731
-    return Loaded(assemble(tables, rows.places, parts, dtype, on_party), rows.aligned, rows.traffic)
+    notes = tuple(note for table in tables for note in table.notes)
+    prepared = assemble(tables, rows.places, parts, dtype, on_party)
+    return Loaded(prepared, rows.aligned, rows.found, notes, rows.told)

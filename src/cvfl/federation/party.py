@@ -17,9 +17,10 @@ from typing import Any
 
 from cvfl.errors import DecodeError, RemoteProtocolError
 from cvfl.federation.handshake import Link, Seat
+from cvfl.federation.keeping import PartyKeeper
 from cvfl.federation.rows import PartyRows, TableRows
 from cvfl.federation.settling import Said, Settling
-from cvfl.federation.terms import digest_of, read_facts
+from cvfl.federation.terms import digest_of, read_facts, told_errors
 from cvfl.privacy.identity import Identity
 from cvfl.privacy.keys import Keyring, PairSecrets, SessionKey
 from cvfl.privacy.released import Released
@@ -28,7 +29,7 @@ from cvfl.protocol.release import Secret
 from cvfl.runs.directory import fingerprint
 from cvfl.runtime.checkpoint import Checkpoints
 from cvfl.types import Direction
-from cvfl.wire import Blinded, Bytes, Matched, Message, encode, encode_setup
+from cvfl.wire import Blinded, Bytes, Gone, Matched, Message, encode, encode_setup
 from cvfl.wire.control import (
     Begin,
     Complete,
@@ -47,13 +48,12 @@ from cvfl.wire.control import (
 )
 from cvfl.wire.read import read_frame
 
-_MOST_ERRORS = 10_000
-
 
 class PartyRole:
     """Drives one party; `done` or `refused` says that it is over.
 
-    `identity` signs its keys, `row_secret` orders the rows if it is the first party, `noise_secret` is for its noise.
+    `identity` signs its keys, `row_secret` orders the rows if it is the first party, `noise_secret` is for its noise,
+    `keeper` has the alignment of an earlier run.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class PartyRole:
         identity: Identity | None = None,
         row_secret: bytes = b"",
         noise_secret: bytes | None = None,
+        keeper: PartyKeeper | None = None,
     ) -> None:
         self.rows, self.terms, self.offer, self.every = rows, terms, offer, every
         self.party: PartyMachine | None = None
@@ -81,6 +82,7 @@ class PartyRole:
         self._key: SessionKey | None = None
         self._secrets: PairSecrets | None = None
         self._settling: Settling | None = None
+        self.keeper = keeper or PartyKeeper(None, rows.names)
         self.blinded: dict[str, int] = {}
         """How many ids each other party has had blinded here, in the newest alignment."""
         self._facts: dict[str, Any] = {}
@@ -159,9 +161,11 @@ class PartyRole:
         self._forget(session)
         self._key = SessionKey() if self._has_keys else None
         key = self._keyring.signed(self._m, session, self._key) if self._key else None
-        ids = len(self.rows.ids()) if self.rows.how == "align" else 0
-        kept = self._checkpoints.rounds()
-        return [self._say(Have(session=session, run=self._run, rounds=kept, ids=ids, key=key))]
+        ids = self.rows.ids() if self.rows.how == "align" else ()
+        kept, new = self.keeper.has(ids)
+        rounds = self._checkpoints.rounds()
+        have = Have(session=session, run=self._run, rounds=rounds, ids=len(ids), kept=kept, new=new, key=key)
+        return [self._say(have)]
 
     def _settle(self, settle: Settle) -> Iterable[bytes]:
         self._check(settle.session == self._session, f"rows are to be settled for session {settle.session}")
@@ -172,11 +176,13 @@ class PartyRole:
             known = settle.run == self._run and self.rows.sizes() is not None
             self._check(known, "rows are taken as known that are not")
             return self._settled()
-        self._check(settle.how == self.rows.how, f"rows are to be settled {settle.how}, not {self.rows.how}")
+        how = "align" if settle.how == "kept" else settle.how
+        self._check(how == self.rows.how, f"rows are to be settled {settle.how}, not {self.rows.how}")
+        self._check(self.keeper.confirms(settle.how, settle.kept), "an alignment is taken up that is not known here")
         self._check_loss(0)
         self._checkpoints.drop_after(-1)
         self._belongs_to("")  # until the rows are settled anew, there is nothing to go back to
-        self._settling = Settling(self.rows, settle, self._secrets, self._row_secret)
+        self._settling = Settling(self.rows, settle, self._secrets, self._row_secret, self.keeper)
         return self._settles(self._settling.start())
 
     def _check_loss(self, t0: int) -> None:
@@ -260,8 +266,7 @@ class PartyRole:
     def _complete(self, party: PartyMachine) -> Complete:
         """What the record of the run shows of this party: the hashes of its models, and its compression errors."""
         hashes = {role: fingerprint(model) for role, model in party.models.items()}
-        every = -(-len(self._errors) // _MOST_ERRORS)
-        errors = [(t0, *astuple(error)) for t0, error in sorted(self._errors.items())][::-1][:: max(every, 1)][::-1]
+        errors = told_errors({t0: astuple(error) for t0, error in self._errors.items()})
         return Complete(session=self._session, rounds=party.t0, parameters=hashes, errors=errors)
 
     def _end_again(self, end: dict[str, Any] | None) -> None:
@@ -275,11 +280,11 @@ class PartyRole:
         if not fine:
             raise RemoteProtocolError(f"{self.name}: from the server: {what}")
 
-    def _say(self, message: Message | Blinded | Matched | Control | Targets) -> bytes:
+    def _say(self, message: Message | Blinded | Gone | Control | Targets) -> bytes:
         """The frame of a message, which is a step in the handshake."""
         self._link.send(message)
         match message:
-            case Blinded() | Matched():
+            case Blinded() | Gone():
                 return encode_setup(message)
             case Have() | RowSecret() | Settled() | Complete() | End() | Targets():
                 return encode_control(message, self._m)

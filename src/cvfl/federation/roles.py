@@ -15,12 +15,13 @@ from torch import nn
 from cvfl.config.schema import PartyConfig, RunConfig
 from cvfl.errors import ConfigError, suggest, writing
 from cvfl.federation.build import make_recipe
+from cvfl.federation.keeping import PartyKeeper, ServerKeeper
 from cvfl.federation.labels import NamedLabels, ServerRows, TableLabels
 from cvfl.federation.load import load_data, open_party, row_secret
 from cvfl.federation.party import PartyRole
 from cvfl.federation.rows import NamedRows, PartyRows, TableRows
 from cvfl.federation.server import ServerRole
-from cvfl.federation.state import NOISE, State, kept_secret, write_secret
+from cvfl.federation.state import ALIGNMENT, NOISE, State, kept_secret, write_secret
 from cvfl.federation.terms import elsewhere, offer_of, read_facts, terms_of
 from cvfl.federation.train import RunResult
 from cvfl.privacy.account import check_accountant
@@ -66,6 +67,7 @@ class ServerRun:
             self.config.network.checkpoint_every,
             self._record,
             self._back,
+            ServerKeeper(self.folder / ALIGNMENT, rows.names),
         )
 
     def _record(self, report: RoundReport) -> None:
@@ -104,8 +106,8 @@ class ServerRun:
             hashes |= left.parameters
         hashes = {role: hashes[role] for role in ("server", *self.role.names) if role in hashes}
         summary = summarise(self.config, self.name, self.recipe(), history, rounds.meter, hashes, seconds)
-        summary["alignment"] = record.alignment(self.role.aligned, self.role.setup_meter)
-        summary["sent_again"] = rounds.sent_again
+        summary["alignment"] = record.alignment(self.role.aligned)
+        summary["sent_again"] = rounds.meter.sent_again
         directory = record.RunDirectory(out, resume=True)  # a crash may have stopped it here before
         directory.begin(self.config).replace(history)
         directory.finish(summary, models)
@@ -147,7 +149,13 @@ class PartyRun:
             self.identity,
             self._row_secret(),
             kept_secret(self.state.folder / NOISE) if config.privacy.noise else None,
+            PartyKeeper(self.folder / ALIGNMENT, self._rows.names),
         )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was done to ids of the table, once they are read."""
+        return self._rows.table.notes if isinstance(self._rows, TableRows) else ()
 
     def _row_secret(self) -> bytes:
         """By what the first party has rows ordered: the same whenever they are settled anew for this run."""

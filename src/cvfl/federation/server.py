@@ -12,21 +12,22 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any
 
 from cvfl.errors import DecodeError, RemoteProtocolError
 from cvfl.federation.admission import Kept, admitted, check_kept, common_round
 from cvfl.federation.handshake import Anything, Link, Phase, Seat
+from cvfl.federation.keeping import ServerKeeper
 from cvfl.federation.labels import ServerRows, TableLabels
 from cvfl.privacy import Aligned, AlignmentServer
 from cvfl.runtime.carrier import Replies
 from cvfl.runtime.checkpoint import Checkpoints
-from cvfl.runtime.meter import Meter
+from cvfl.runtime.meter import Meter, Traffic
 from cvfl.runtime.round import OnBack, OnRound, ServerRounds, counted
 from cvfl.types import SERVER, Direction
-from cvfl.wire import Blinded, Bytes, Matched, Message, Setup, encode_setup
+from cvfl.wire import Blinded, Bytes, Gone, Message, Setup, encode_setup
 from cvfl.wire.control import (
     CONTROL,
     Begin,
@@ -64,7 +65,9 @@ class ServerRole:
         every: int = 10,
         on_round: OnRound = lambda report: None,
         on_back: OnBack = lambda t0: None,
+        keeper: ServerKeeper | None = None,
     ) -> None:
+        self.keeper = keeper or ServerKeeper(None, names)
         self.names, self.terms, self.rows = tuple(names), terms, rows
         self.rounds = ServerRounds(folder / "checkpoints", every, on_round, on_back)
         self.every = every
@@ -73,10 +76,11 @@ class ServerRole:
         self.done = False
         self.told: set[int] = set()
         self.left: dict[int, Complete] = {}
-        self.setup_meter = Meter()
         self._setup = Checkpoints(folder / "setup", "server")
         self._run, self._session = "", 0
         self._links: dict[int, Link] = {}
+        self._hellos: dict[int, Bytes] = {}
+        """The first frames of parties since rounds began; they count when rounds begin again."""
         self._offers: dict[int, Offer] = {}
         self._have: dict[int, Have] = {}
         self._settled: dict[int, list[int]] = {}
@@ -88,6 +92,8 @@ class ServerRole:
             rows.restore(known["labels"])
             self.aligned = Aligned(**known["aligned"]) if known["aligned"] else None
             self.left = {m: Complete(**left) for m, left in known["left"].items()}
+            self.meter.before = {m: Traffic(*traffic) for m, traffic in known["before"].items()}
+            self.told = set(known["told"])
             self._end_again(known["facts"])
         else:
             self.rounds.belongs_to_nothing()
@@ -95,6 +101,11 @@ class ServerRole:
     def _belongs_to(self, run: str) -> None:
         self._run = run
         self.rounds.belongs_to(f"server in run {run}")
+
+    @property
+    def meter(self) -> Meter:
+        """Counts every frame of the parties and to them."""
+        return self.rounds.meter
 
     @property
     def _kept(self) -> Kept:
@@ -108,7 +119,14 @@ class ServerRole:
     @property
     def awaited(self) -> dict[int, int]:
         """Parties from whom a message is due, with how many of theirs have counted."""
-        return {m: self._taken[m] for m, link in sorted(self._links.items()) if link.owes}
+        return {m: self._taken[m] for m, link in sorted(self._links.items()) if self._owes(m, link)}
+
+    def _owes(self, m: int, link: Link) -> bool:
+        """Whether party m has something to say now; within a round its machine knows who has not said it."""
+        server = self.rounds.server
+        if link.phase is not Phase.TRAINING or server is None or server.done:
+            return link.owes
+        return m in server.awaited
 
     @property
     def reached(self) -> int:
@@ -130,14 +148,16 @@ class ServerRole:
             check_kept(hello.name, Kept(hello.run, hello.rounds), self._kept, self.every)
         seat = Seat(m == 1, hello.offer.label, isinstance(self.rows, TableLabels))
         self._links[m], self._offers[m] = Link(Direction.DOWN, seat), hello.offer
-        self.setup_meter.add(m, Direction.UP, frame)
         if self.done:
+            self.meter.again([frame])
             return m, self._farewell(m)
+        self._hellos[m] = frame
         return m, [] if self.missing else self._recall()
 
     def leave(self, m: int) -> None:
         """A party's connection is gone; the run waits until it is back."""
         self._links.pop(m, None)
+        self.meter.again([self._hellos.pop(m, b"")])
         if not self.done:
             self._forget()
 
@@ -148,13 +168,15 @@ class ServerRole:
             return []
         link = self._links[m]
         if link.stale and kind_of(frame) in (*KINDS, BLINDED, MATCHED):
-            return []  # of a session that is over
+            self.meter.again([frame])  # of a session that is over
+            return []
         message = read_frame(frame)
         if isinstance(message, Refusal):
-            raise RemoteProtocolError(f"{self.names[m - 1]}: {message.reason}")
+            name = f"{self.names[m - 1]}: "
+            raise RemoteProtocolError(name + message.reason.removeprefix(name))
         recalled = link.phase is Phase.RECALLED and isinstance(message, Have) and message.session == self._session
         if link.stale and not recalled:
-            self.setup_meter.add(m, Direction.UP, frame)
+            self.meter.again([frame])
             return []
         if (sender := getattr(message, "m", m)) != m:
             raise RemoteProtocolError(f"{self.names[m - 1]}: a message in the name of role {sender}")
@@ -166,14 +188,14 @@ class ServerRole:
         if isinstance(message, Message):
             with self._blamed(m):
                 return self.rounds.receive(m, message, frame)
-        self.setup_meter.add(m, Direction.UP, frame)
+        self.meter.add(m, Direction.UP, frame)
         match message:
             case Have():
                 self._have[m] = message
                 return self._agree() if len(self._have) == len(self.names) else []
             case RowSecret():
                 return self._pass_secret(m, message)
-            case Blinded():
+            case Blinded() | Gone():
                 return self._align(m, message)
             case Targets():
                 return self._targets(m, message)
@@ -200,6 +222,7 @@ class ServerRole:
     def _recall(self) -> Replies:
         self._session += 1
         self._forget()
+        self.meter.session()
         return self._to_all(lambda m: Recall(session=self._session))
 
     def _forget(self) -> None:
@@ -216,16 +239,21 @@ class ServerRole:
         )
         how: How = "known" if known else self.rows.how
         have = [self._have[m] for m in range(1, len(self.names) + 1)]
-        ids = [one.ids for one in have]
+        ids, new, kept = [one.ids for one in have], [one.new for one in have], ""
         if not known:
             for name, one in zip(self.names, have, strict=True):
                 check_kept(name, Kept(one.run, one.rounds), self._kept, self.every)
             self.rows.check(self._all_offers())
             self.rounds.drop()
             self._belongs_to(secrets.token_hex(8))
-            self._alignment = AlignmentServer(self.names, ids) if how == "align" else None
+            self.meter.anew()
+            if how == "align":
+                how, kept = self.keeper.agree([one.kept for one in have], ids, new)
+                self.aligned = self.keeper.aligned() if how == "kept" else None
+                self._alignment = self.keeper.begin(ids, kept, new) if how == "align" else None
         keys = [one.key for one in have if one.key]
-        return self._to_all(lambda m: Settle(session=self._session, run=self._run, m=m, how=how, keys=keys, ids=ids))
+        settle = Settle(session=self._session, run=self._run, m=1, how=how, keys=keys, ids=ids, kept=kept, new=new)
+        return self._to_all(lambda m: settle.model_copy(update={"m": m}))
 
     def _all_offers(self) -> list[Offer]:
         return [self._offers[m] for m in range(1, len(self.names) + 1)]
@@ -237,13 +265,14 @@ class ServerRole:
         sealed = enumerate(message.sealed, start=2)
         return self._sent([(j, RowSecret(session=self._session, sealed=[text])) for j, text in sealed])
 
-    def _align(self, m: int, message: Blinded) -> Replies:
+    def _align(self, m: int, message: Blinded | Gone) -> Replies:
         if self._alignment is None:
             raise RemoteProtocolError(f"{self.names[m - 1]}: blinded ids, but no alignment is under way")
         with self._blamed(m):
             replies = self._alignment.receive(message)
         self.aligned = self._alignment.aligned
         if self.aligned is not None:
+            self.keeper.keep(self._alignment, self._run)
             self._alignment = None  # blinded ids take much room
         return self._sent(replies)
 
@@ -277,16 +306,22 @@ class ServerRole:
                 )
         t0 = common_round(self._kept, [Kept(have.run, have.rounds) for have in self._have.values()], self.every)
         self.facts = facts = self.rows.facts(self._all_offers())
+        replies = self._to_all(lambda m: Begin(session=self._session, m=m, t0=t0, facts=facts))
+        for m, hello in self._hellos.items():
+            self.meter.add(m, Direction.UP, hello)
+        self._hellos.clear()
+        self.meter.begin()
         self._keep()
         self.rounds.go_back(self.rows.machine(facts), t0)
-        return self._to_all(lambda m: Begin(session=self._session, m=m, t0=t0, facts=facts))
+        return replies
 
     def _keep(self) -> None:
-        """What a restart needs to know: of which run this is, and of a run that is over what parties left for it."""
+        """What a restart needs: of which run this is, and of one that is over what parties left, and who knows."""
         aligned = asdict(self.aligned) if self.aligned else None
         left = {m: complete.model_dump() for m, complete in self.left.items()}
-        known = {"run": self._run, "labels": self.rows.state(), "aligned": aligned, "facts": self.facts, "left": left}
-        self._setup.save(0, known)
+        before = {m: astuple(traffic) for m, traffic in self.meter.before.items()}
+        known = {"run": self._run, "labels": self.rows.state(), "aligned": aligned, "facts": self.facts}
+        self._setup.save(0, known | {"left": left, "told": sorted(self.told), "before": before})
 
     def _end_again(self, facts: dict[str, Any]) -> None:
         """The state after the last round is written when every party has its own: such a run is over."""
@@ -305,15 +340,18 @@ class ServerRole:
             Begin(session=session, m=m, t0=t0, facts=self.facts),
             End(rounds=t0),
         )
-        return counted(self.setup_meter, [(m, encode_control(message, SERVER)) for message in messages])
+        frames = [encode_control(message, SERVER) for message in messages]
+        self.meter.again(frames)
+        return [(m, frame) for frame in frames]
 
     def _hear_end(self, m: int, frame: Bytes) -> None:
         """A party that has heard the end says so; a connection that breaks looks the same whether it has or not."""
         with suppress(DecodeError):  # whatever else comes now, the run is over
             message = decode_control(frame)[1] if kind_of(frame) == CONTROL else None
-            if isinstance(message, End):
-                self.setup_meter.add(m, Direction.UP, frame)
+            if isinstance(message, End) and m not in self.told:
+                self.meter.add(m, Direction.UP, frame)
                 self.told.add(m)
+                self._keep()  # started again, the server does not wait for who has gone
 
     @contextmanager
     def _blamed(self, m: int) -> Iterator[None]:
@@ -335,6 +373,6 @@ class ServerRole:
         for m, message in messages:
             if m in self._links:
                 self._links[m].send(message)
-                setup = isinstance(message, Blinded | Matched)
+                setup = isinstance(message, Setup)
                 frames.append((m, encode_setup(message) if setup else encode_control(message, SERVER)))  # type: ignore[arg-type]
-        return counted(self.setup_meter, frames)
+        return counted(self.meter, frames)

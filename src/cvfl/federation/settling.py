@@ -1,7 +1,7 @@
 """How a party settles its rows with the others, once in a session: their order, who is shared, what rows are for.
 
     the first party ──RowSecret──▶ the others        by what rows are ordered and split; the server cannot read it
-    all             ◀──alignment──▶ all              unless rows are taken as they are
+    all             ◀──alignment──▶ all              unless rows are taken as they are, or as found before
     the label holder ──Targets──▶ the others         what each shared row is for
 
 Rows of a data set by name are in their order already. Messages go in and come out; what may come when is the affair of
@@ -13,30 +13,38 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from cvfl.errors import RemoteProtocolError
+from cvfl.federation.keeping import PartyKeeper
 from cvfl.federation.rows import PartyRows, TableRows
 from cvfl.privacy import AlignmentParty
 from cvfl.privacy.keys import PairSecrets
 from cvfl.privacy.sealing import Sealing
-from cvfl.wire import Blinded, Matched
+from cvfl.wire import Blinded, Gone, Matched
 from cvfl.wire.control import RowSecret, Settle, Targets
 
-Said = RowSecret | Blinded | Targets
+Said = RowSecret | Blinded | Gone | Targets
 _ABOUT = b"row secret"
 
 
 class Settling:
     """The settling of a party's rows that `settle` asked for; `done` says that they are settled.
 
-    `row_secret` is what the first party has rows ordered by.
+    `row_secret` is what the first party has rows ordered by, `keeper` has the alignment of an earlier run.
     """
 
-    def __init__(self, rows: PartyRows, settle: Settle, secrets: PairSecrets | None, row_secret: bytes) -> None:
+    def __init__(
+        self,
+        rows: PartyRows,
+        settle: Settle,
+        secrets: PairSecrets | None,
+        row_secret: bytes,
+        keeper: PartyKeeper,
+    ) -> None:
         self.rows, self.run = rows, settle.run
         self.done = False
         self.blinded: dict[str, int] = {}
         """How many ids of each other party were blinded here."""
         self._alignment: AlignmentParty | None = None
-        self._settle, self._key = settle, row_secret
+        self._settle, self._key, self._keeper = settle, row_secret, keeper
         self._sealing = Sealing(secrets, rows.names, "rows") if secrets else None
         if isinstance(rows, TableRows) and self._sealing is None:
             raise RemoteProtocolError(f"{rows.name}: from the server: the keys of the parties are missing")
@@ -74,10 +82,15 @@ class Settling:
         return self._sealed.open_bytes(1, bytes.fromhex(message.sealed[0]), _ABOUT, "the secret of the rows")
 
     def _find_rows(self) -> Iterable[Said]:
-        """The parties share the secret: take the rows as they are, or begin to align them."""
-        if self._settle.how == "as-is":
+        """The parties share the secret: take the rows as they are or were found before, or begin to align them."""
+        settle = self._settle
+        if settle.how == "as-is":
             return self._in_order(self.rows.settle(None, self._key))
-        self._alignment = AlignmentParty(self.rows.m, self.rows.ids(), self._settle.ids, self._sealed)
+        if settle.how == "kept":
+            return self._in_order(self.rows.settle(self._keeper.common(), self._key))
+        self._alignment = self._keeper.begin(
+            self.rows.m, self.rows.ids(), settle.ids, self._sealed, settle.kept, settle.new
+        )
         return self._alignment.start()
 
     def _align(self, message: Blinded | Matched) -> Iterable[Said]:
@@ -86,6 +99,7 @@ class Settling:
         if self._alignment.common is None:
             return replies
         self.blinded = self._alignment.blinded
+        self._keeper.keep(self._alignment, self.run)
         return self._in_order(self.rows.settle(self._alignment.common, self._key))
 
     def _in_order(self, targets: Targets | None) -> Iterator[Targets]:

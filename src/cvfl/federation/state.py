@@ -2,6 +2,7 @@
 
     FOLDER/lock               held by the process that plays the role
     FOLDER/noise.secret       what the noise of this party comes from, in every run; never drawn again
+    FOLDER/alignment/         which ids are shared, and what comparing new ones needs: for the next run
     FOLDER/TERMS/terms.json   the terms that the state is of, by a hash of which the folder is named
     FOLDER/TERMS/row.secret   by what the first party has rows ordered in this run
     FOLDER/TERMS/...          the state of the role
@@ -24,7 +25,7 @@ from typing import Any
 from cvfl.errors import ConfigError, writing
 from cvfl.federation.terms import digest_of
 
-LOCK, NOISE = "lock", "noise.secret"
+LOCK, NOISE, ALIGNMENT = "lock", "noise.secret", "alignment"
 SECRET = 32
 """Bytes of a secret."""
 

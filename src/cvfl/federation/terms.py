@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -21,6 +21,7 @@ _FACTS = TypeAdapter(Facts)
 NOT_TERMS = {"party", "party_model", "compressor", "device", "network"}
 NOT_TERMS_OF_DATA = {"path", "id", "prepare"}
 """What a role decides for itself."""
+MOST_ERRORS = 10_000
 LARGEST_MODEL = 1 << 28
 """Weights between embeddings and outputs."""
 
@@ -84,6 +85,13 @@ def _check_size(widths: Sequence[int], outputs: int) -> None:
     """Refuse a server model that no machine has room for, before it is made."""
     if sum(widths) * outputs > LARGEST_MODEL:
         raise RemoteProtocolError(f"embeddings of {max(widths)} numbers for {outputs} outputs are too many")
+
+
+def told_errors(errors: Mapping[int, tuple[float, float, float]]) -> list[tuple[int, float, float, float]]:
+    """The compression errors that a party tells of its rounds: of very many every second one, or third, and so on."""
+    listed = [(t0, *error) for t0, error in sorted(errors.items())]
+    every = max(1, -(-len(listed) // MOST_ERRORS))
+    return listed[::-1][::every][::-1]  # the last one always
 
 
 def elsewhere() -> nn.Module:

@@ -15,6 +15,7 @@ from cvfl.data import VerticalData
 from cvfl.data.tables.organisation import Assembled
 from cvfl.federation.build import Federation, make_federation, recipe_for
 from cvfl.federation.load import Loaded, load_data
+from cvfl.federation.rehearsal import Rehearsal
 from cvfl.privacy.account import check_accountant
 from cvfl.protocol.metrics import headline
 from cvfl.protocol.recipe import MakeModel
@@ -94,6 +95,8 @@ class _Run:
         self._config, self._federation, self._loaded, self._name = config, federation, loaded, name
         self._directory, self._seconds, self._last = directory, keep_seconds, time.monotonic()
         self._meter, self.history = Meter(), list[dict[str, Any]]()
+        self._rehearsal = Rehearsal(config, federation.recipe, loaded)
+        self._rehearsal.begin(self._meter)
         self._journal: Journal | None = None
         if directory:
             self._journal = directory.begin(config)
@@ -142,10 +145,12 @@ class _Run:
         models = {"server": federation.server.model} | {party.holding.name: party.model for party in federation.parties}
         hashes = {role: fingerprint(model) for role, model in models.items()}
         seconds = sum(line["seconds"] for line in history)
+        if len(history) == federation.plan.rounds:
+            self._rehearsal.end(self._meter, hashes, history)
         summary = summarise(self._config, self._name, federation.recipe, history, self._meter, hashes, seconds)
         summary |= {
             "classes": list(self._loaded.assembled.classes),
-            "alignment": alignment(self._loaded.aligned, self._loaded.alignment_traffic),
+            "alignment": alignment(self._loaded.aligned),
         }
         if self._directory is None:
             return RunResult(summary, history, models)

@@ -99,6 +99,18 @@ class Concat(Joined):
         return lambda h: self.leave(torch.addmm(partial, h, own))
 
 
+class Bias(nn.Module):
+    """x + b."""
+
+    def __init__(self, b: Tensor) -> None:
+        super().__init__()
+        self.b = nn.Parameter(b.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x + b."""
+        return x + self.b
+
+
 class Sum(Joined):
     """head(h_1 + ... + h_M): the embeddings, which have one width, added up."""
 
@@ -142,6 +154,36 @@ class Sum(Joined):
     def unfold(self, partial: Tensor, columns: slice) -> Callable[[Tensor], Tensor]:
         """The own embedding added to the others."""
         return lambda h: self(partial + h)
+
+
+def parted(model: nn.Module, widths: Sequence[int]) -> tuple[list[Tensor], Sum] | None:
+    """W_1, ..., W_M of the first layer, and the rest of the model over the sum of the W_m h_m, if that is what it is.
+
+    Every party can then hold its own W_m: what it sends are the H numbers of W_m h_m.
+    """
+    if not (isinstance(model, Concat) and model.folds):
+        return None
+    first, *rest = _layers(model.head)
+    assert isinstance(first, nn.Linear)
+    b = torch.zeros(first.out_features, dtype=first.weight.dtype) if first.bias is None else first.bias
+    slices = [W.detach().clone() for W in torch.split(first.weight, list(widths), 1)]
+    return slices, Sum(nn.Sequential(Bias(b), *rest))
+
+
+class Ended(nn.Module):
+    """A party's model, and its own part of the server model's first layer after it."""
+
+    def __init__(self, model: nn.Module, W: Tensor) -> None:
+        super().__init__()
+        self.model = model
+        self.end = nn.Linear(W.shape[1], W.shape[0], bias=False, dtype=W.dtype)
+        with torch.no_grad():
+            self.end.weight.copy_(W)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """W_m h_m."""
+        output: Tensor = self.end(self.model(x))
+        return output
 
 
 class Attention(nn.Module):

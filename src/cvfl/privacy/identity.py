@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -73,7 +73,7 @@ class Identity:
             theirs = x509.load_pem_x509_certificate(certificate)
             theirs.verify_directly_issued_by(x509.load_pem_x509_certificate(self.ca))
             _check_signature(theirs, signature, content)
-        except (ValueError, TypeError, InvalidSignature):
+        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion):
             raise RemoteProtocolError(f"{name}: its key is not signed with a certificate of the authority") from None
         names = [attribute.value for attribute in theirs.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
         if names != [name] or not _valid(theirs):

@@ -41,13 +41,13 @@ class SessionKey:
         if len(set(publics)) < len(publics) or any(len(public) != PUBLIC for public in publics):
             raise RemoteProtocolError("the public keys of the session are malformed, or two are the same")
         everyone = b"".join(publics)  # bound to who takes part: another set of keys gives other secrets
-        return PairSecrets(m, {j: self._shared(public) for j, public in enumerate(publics, 1) if j != m}, everyone)
+        return PairSecrets(m, {j: self._shared(j, public) for j, public in enumerate(publics, 1) if j != m}, everyone)
 
-    def _shared(self, public: bytes) -> bytes:
+    def _shared(self, j: int, public: bytes) -> bytes:
         try:
             return self._private.exchange(X25519PublicKey.from_public_bytes(public))
         except (ValueError, UnsupportedAlgorithm):
-            raise RemoteProtocolError("a public key of the session is no point of the curve") from None
+            raise RemoteProtocolError(f"the public key of party {j} is no point of the curve") from None
 
 
 @dataclass(frozen=True)

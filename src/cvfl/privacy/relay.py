@@ -23,6 +23,7 @@ from cvfl.privacy.keys import PairSecrets
 from cvfl.privacy.sealing import Sealing
 from cvfl.protocol import Evaluated, Measured, Party, PartyMachine, Plan, Recipe, Server
 from cvfl.wire import Message, Passed, Report
+from cvfl.wire.message import EMBEDDING, EVALUATION
 
 PARTS = ("train", "validation", "test")
 
@@ -42,22 +43,36 @@ class Relay:
         self.t0, self.loss = 0, float("nan")
         self.evaluation: Evaluated | None = None
         self.models: dict[str, nn.Module] = {}
+        self._passed: set[tuple[int, int, int, int]] = set()
 
     @property
     def done(self) -> bool:
         """Whether all rounds are over and evaluated."""
         return self.t0 == self.plan.rounds
 
+    @property
+    def awaited(self) -> set[int]:
+        """The parties of whom a message is missing: the holder answers when it has all the others' embeddings."""
+        others = {*range(1, self.plan.M + 1)} - {self.holder}
+        passed = {(m, to, kind) for t0, m, to, kind in self._passed if t0 == self.t0}
+        embedded, evaluated = ({m for m, _, said in passed if said == kind} for kind in (EMBEDDING, EVALUATION))
+        answered = {to for m, to, _ in passed if m == self.holder}
+        if embedded != others or (answered == others and self.plan.evaluates_after(self.t0) and evaluated != others):
+            return others - (embedded if embedded != others else evaluated)
+        return {self.holder}
+
     def receive(self, message: Message) -> list[tuple[int, Message]]:
-        """Pass a sealed message on, or take note of the round that the label holder reports."""
+        """Pass a sealed message on, once, or take note of the round that the label holder reports."""
         match message:
-            case Passed(t0, m, to) if self._passes(t0, m, to):
+            case Passed(t0, m, to, kind) if self._passes(t0, m, to) and (t0, m, to, kind) not in self._passed:
+                self._passed.add((t0, m, to, kind))
                 return [(to, message)]
             case Report(t0, m, loss, metrics) if t0 == self.t0 and m == self.holder and not self.done:
                 if (metrics is not None) != self.plan.evaluates_after(t0):
                     raise RemoteProtocolError(f"metrics of round {t0} that were not expected, or none")
                 self.evaluation = self.evaluation if metrics is None else _evaluated(t0, metrics)
                 self.t0, self.loss = t0 + 1, loss
+                self._passed = {passed for passed in self._passed if passed[0] > t0}
                 return []
         raise RemoteProtocolError(f"{type(message).__name__} of round {message.t0} in round {self.t0}")
 

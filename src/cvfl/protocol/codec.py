@@ -19,13 +19,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cvfl.compress import Compressor, Context
+from cvfl.compress import Compressor, Context, Feedback
 from cvfl.errors import CompressError, DecodeError
 from cvfl.theory import ErrorBound
 from cvfl.wire import Bytes, decode_packet, encode_packet
 
 State = Mapping[str, Tensor]
-_OPEN, _WHICH = "open packet", "open round and shape"
+_OPEN, _WHICH, _MEMORY = "open packet", "open round and shape", "memory"
+LIMIT = {torch.float32: 2.0**60, torch.float64: 2.0**476}
+"""Largest value that is sent: whoever sends larger ones is named before anybody computes with them. Lossy ones may
+arrive as up to 8 times as much, and still have squares that are numbers."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +62,20 @@ class Codec:
         name: str,
         part: str = "embedding",
         samples: Samples | None = None,
+        remembers: bool = False,
     ) -> None:
         self.compressor = compressor
         self.name = name
+        self._remembers = remembers and not isinstance(compressor, Feedback)
+        self._memory: Tensor | None = None
         self._samples = samples
         self._now = self._of(Context(seed, 0, m, part))
         self._lock = threading.RLock()
         # Two rounds: a sender may measure its next packet while other roles of its process still decode this one.
         self._decoded: dict[tuple[int, bytes], Tensor] = {}
         self._open: tuple[int, bytes, tuple[int, ...], torch.dtype] | None = None
+        self.reached = 0.0
+        """The largest magnitude that was decoded so far."""
 
     def _of(self, context: Context) -> Context:
         if self._samples is None:
@@ -85,6 +93,8 @@ class Codec:
         with self._lock:
             self._settle(t0)
             try:
+                if LIMIT.get(h.dtype, math.inf) < (reached := reach(h.detach())) < math.inf:
+                    raise CompressError(_too_far(reached, h.dtype))
                 data = encode_packet(self.compressor.compress(h, self._context(t0)))
             except CompressError as error:
                 raise CompressError(f"{self.name}, round {t0}: the {self._now.part} {error}") from None
@@ -111,18 +121,48 @@ class Codec:
         if packet.shape != shape or packet.dtype != dtype:
             raise DecodeError(f"the {self._now.part} is {packet.dtype} {packet.shape}, not {dtype} {shape}")
         h = self.compressor.decompress(packet, self._context(t0))
-        if h.numel() and not all(math.isfinite(value) for value in torch.aminmax(h)):
+        reached = reach(h)
+        if not math.isfinite(reached):
             raise DecodeError(f"the {self._now.part} holds a NaN or an infinite value")
+        if reached > 8 * LIMIT[dtype]:
+            raise DecodeError(f"the {self._now.part} {_too_far(reached, dtype)}")
+        self.reached = max(self.reached, reached)
         return h
 
     def _settle(self, t0: int) -> None:
         """Learn from the packet of an earlier round, once."""
-        if not self.compressor.learns or self._open is None or self._open[0] >= t0:
+        if not self._learns or self._open is None or self._open[0] >= t0:
             return
         then, data, shape, dtype = self._open
         decoded = self.decode(data, then, shape, dtype)
-        self.compressor.settle(decode_packet(data, shape), decoded, self._context(then))
+        context = self._context(then)
+        self.compressor.settle(decode_packet(data, shape), decoded, context)
+        if self._remembers:
+            if self._memory is None:
+                self._memory = decoded.new_zeros(context.total, *shape[1:])
+            self._memory[_samples(context)] = decoded
         self._open = None
+
+    @property
+    def _learns(self) -> bool:
+        """Whether anything is kept of a packet when its round is over."""
+        return self.compressor.learns or self._remembers
+
+    def recall(self, rows: Tensor, t0: int, dtype: torch.dtype) -> Tensor:
+        """These samples as everyone decoded them last, the packet of round t0 included; each was sent before."""
+        with self._lock:
+            known = self.compressor.known if isinstance(self.compressor, Feedback) else self._memory
+            if self._open is None or self._open[0] != t0:
+                assert known is not None
+                return known[rows].to(dtype)
+            now = self.decode(self._open[1], t0, *self._open[2:])
+            samples, places = _samples(self._context(t0)).sort()
+            at = torch.searchsorted(samples, rows).clamp_max(len(samples) - 1)
+            fresh, newest = samples[at] == rows, now[places[at]]
+            if known is None:
+                return newest
+            # As it will be kept, so that it is the same whether a sender of this process has gone on already or not.
+            return torch.where(fresh[:, None], newest.to(known), known[rows]).to(dtype)
 
     def measure(self, h: Tensor, data: Bytes, t0: int) -> Measured:
         """The squared error that the receivers of this packet see, and its bound."""
@@ -131,17 +171,34 @@ class Codec:
             bound = self.compressor.bound(h, self._context(t0))
         return _measured(float((decoded - h.detach().to(decoded.device)).double().square().sum()), bound)
 
-    def observe(self, gradient: Tensor, loss: float) -> None:
+    def observe(self, gradient: Tensor, loss: float, sent: Tensor | None = None) -> None:
         """Let the sender's compressor learn from training."""
         with self._lock:
-            self.compressor.observe(gradient, loss)
+            self.compressor.observe(gradient, loss, sent)
+
+    @property
+    def follows(self) -> bool:
+        """Whether the compressor follows the loss."""
+        return self.compressor.follows
+
+    def prime(self, gradient: Tensor, sent: Tensor) -> None:
+        """Let the sender's compressor learn before anything was sent."""
+        with self._lock:
+            self.compressor.prime(gradient, sent)
+
+    def certify(self, exact: float, across: float, caused: float) -> None:
+        """Tell the sender's compressor how well the gradient that its message caused agrees with the exact one."""
+        with self._lock:
+            self.compressor.certify(exact, across, caused)
 
     def state_dict(self, t0: int) -> dict[str, Tensor]:
         """What the compressor knows before round t0, and the packet of round t0 if there is one already."""
         with self._lock:
             self._settle(t0)
             state = self.compressor.state_dict()
-            if self._open is None or not self.compressor.learns:
+            if self._memory is not None:
+                state |= {_MEMORY: self._memory}
+            if self._open is None or not self._learns:
                 return state
             then, data, shape, _ = self._open
             packet = torch.from_numpy(np.frombuffer(data, dtype=np.uint8).copy())
@@ -151,7 +208,9 @@ class Codec:
         """Restore the compressor, and what was open."""
         with self._lock:
             self._decoded, self._open = {}, None
-            self.compressor.load_state_dict({key: state[key] for key in state if key not in (_OPEN, _WHICH)})
+            self._memory = state[_MEMORY].clone() if _MEMORY in state else None
+            own = (_OPEN, _WHICH, _MEMORY)
+            self.compressor.load_state_dict({key: state[key] for key in state if key not in own})
             if _OPEN in state:
                 data, (then, *shape) = state[_OPEN].numpy().tobytes(), state[_WHICH].tolist()
                 self._open = then, data, tuple(shape), decode_packet(data, tuple(shape)).dtype
@@ -177,6 +236,24 @@ def restore(codecs: Mapping[str, Stateful], states: Mapping[str, Any]) -> None:
     """Give the codecs the states that they had."""
     for key, codec in codecs.items():
         codec.load_state_dict(states.get(key, {}))
+
+
+def _samples(context: Context) -> Tensor:
+    """Which samples the rows of a message are."""
+    assert context.samples is not None  # or nothing would be remembered
+    return context.samples
+
+
+def reach(h: Tensor) -> float:
+    """The largest magnitude in a tensor; NaN if there is one in it."""
+    if h.numel() == 0:
+        return 0.0
+    least, greatest = torch.aminmax(h)
+    return max(-float(least), float(greatest))
+
+
+def _too_far(reached: float, dtype: torch.dtype) -> str:
+    return f"reaches {reached:.3g}, beyond the ±{LIMIT[dtype]:.3g} that can be computed with"
 
 
 def _measured(error: float, bound: ErrorBound) -> Measured:

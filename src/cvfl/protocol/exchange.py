@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -24,6 +25,7 @@ from cvfl.compress import Identity
 from cvfl.errors import DataError, RemoteProtocolError
 from cvfl.protocol.codec import Codec, Measured, restore, states_of
 from cvfl.protocol.codecs import Codecs
+from cvfl.protocol.follow import certify, lesson
 from cvfl.protocol.fusion import Foldable, held, slope_of
 from cvfl.protocol.layers import Forward
 from cvfl.protocol.model_codec import ModelCodec
@@ -35,21 +37,30 @@ Packets = Mapping[int, Bytes]
 Replies = list[tuple[int, Message]]
 Step = Callable[[list[Tensor], int], None]
 """Local step q of theta_0 on phi."""
-Slope = Callable[[Tensor, int], tuple[Tensor, Tensor | float]]
-"""(h_m, local iteration q) -> the gradient of the loss in h_m, and the loss."""
+
+
+@dataclass(frozen=True)
+class Slope:
+    """How the loss of a round changes with h_m, at one party."""
+
+    at: Callable[[Tensor, int], tuple[Tensor, Tensor | float]]
+    """(h_m, local iteration q) -> the gradient of the loss in h_m, and the loss."""
+    outputs: Callable[[Tensor], Tensor] | None = None
+    """theta_0 of the batch as a function of h_m, where the party knows it."""
 
 
 class Exchange(ABC):
     """A mode of exchange at one role.
 
     `model` is theta_0: at the server the one that is trained, at party m a copy that takes what the server tells.
+    `labels` are those of the training rows, where a role has them.
     """
 
     takes: ClassVar[type[Message]]
     """What a party gets in this mode."""
 
-    def __init__(self, plan: Plan, codecs: Codecs, model: nn.Module, m: int) -> None:
-        self.plan, self.codecs, self.model, self.m = plan, codecs, model, m
+    def __init__(self, plan: Plan, codecs: Codecs, model: nn.Module, m: int, labels: Tensor | None = None) -> None:
+        self.plan, self.codecs, self.model, self.m, self.labels = plan, codecs, model, m, labels
         self.measured: Measured | None = None
         blank = [torch.zeros(2, width, dtype=plan.dtype, device=plan.device) for width in plan.widths]
         self.forward = Forward(model, plan.seed, m, blank)
@@ -71,6 +82,10 @@ class Exchange(ABC):
             return [total.decode(packets[SERVER], t0, self._shape(1, t0, held_out), plan.dtype).to(plan.device)]
         return [self._decoded(codecs[m], packets[m], t0, self._shape(m, t0, held_out)) for m in self._parties]
 
+    def recall(self, m: int, rows: Tensor, t0: int) -> Tensor:
+        """The embeddings of party m for these rows as they were last sent."""
+        return self.codecs.embeddings[m].recall(rows, t0, self.plan.dtype).to(self.plan.device)
+
     @abstractmethod
     def replies(self, t0: int, packets: Packets, phi: list[Tensor], step: Step) -> Replies:
         """A message for every party, from what was gathered and read."""
@@ -87,11 +102,16 @@ class Exchange(ABC):
     # A party's end
 
     @abstractmethod
-    def slope(self, message: Message, labels: Tensor | None, own: Callable[[], Tensor]) -> Slope:
+    def slope(self, message: Message, own: Callable[[], Tensor]) -> Slope:
         """How the loss changes with h_m, by a message of the kind that the mode takes.
 
         `own` gives the embedding that the party sent in this round, as everyone else has it.
         """
+
+    def alone(self, rows: int) -> Callable[[Tensor], Tensor]:
+        """theta_0 as a function of h_m when nothing is known of the others."""
+        blank = [torch.zeros(rows, width, dtype=self.plan.dtype, device=self.plan.device) for width in self.plan.widths]
+        return held(self.model, blank, self.m - 1)
 
     # Both
 
@@ -109,9 +129,10 @@ class Exchange(ABC):
             passing: dict[str, Codec | ModelCodec] = {f"model {m}": self.codecs.models[m] for m in self._models()}
             for m in self._parties:
                 passing |= {f"embedding {m}": self.codecs.embeddings[m], f"reply {m}": self.codecs.replies[m]}
+                passing |= {f"evaluation {m}": self.codecs.evaluations[m]}
             return passing
         own: dict[str, Codec | ModelCodec] = {"model": self.codecs.models[self.m]}
-        own["reply"] = self.codecs.replies[self.m]
+        own |= {"reply": self.codecs.replies[self.m], "evaluation": self.codecs.evaluations[self.m]}
         return own | {f"embedding {m}": self.codecs.embeddings[m] for m in self._heard()}
 
     def _models(self) -> Sequence[int]:
@@ -137,22 +158,28 @@ class Exchange(ABC):
 class _Shared(Exchange):
     """Algorithm 1: a party has the labels, and theta_0 as a function of its own embedding."""
 
-    def slope(self, message: Message, labels: Tensor | None, own: Callable[[], Tensor]) -> Slope:
+    def slope(self, message: Message, own: Callable[[], Tensor]) -> Slope:
         """Through theta_0."""
-        if labels is None:
+        if self.labels is None:
             raise DataError("algorithm 1 needs the training labels at every party")
-        fuse, t0, y = self.unpacked(message, own), message.t0, labels[self.plan.batch(message.t0)]
+        labels = self.labels
+        told, t0, plan = self.unpacked(message, own), message.t0, self.plan
 
-        def slope(h: Tensor, q: int) -> tuple[Tensor, Tensor]:
-            leaf = h.detach().requires_grad_()
-            loss = self.plan.loss(self.forward.through(fuse, leaf, t0, q), y)
+        def at(h: Tensor, q: int) -> tuple[Tensor, Tensor]:
+            rows, leaf = plan.local_rows(t0, q), h.detach().requires_grad_()
+            fuse = self.recalled(rows, t0) if plan.cached and q > 0 else told
+            loss = plan.loss(self.forward.through(fuse, leaf, t0, q), labels[rows])
             return torch.autograd.grad(loss, leaf)[0], loss.detach()
 
-        return slope
+        return Slope(at, lambda h: self.forward.through(told, h, t0, 0))
 
     @abstractmethod
     def unpacked(self, message: Message, own: Callable[[], Tensor]) -> Callable[[Tensor], Tensor]:
         """theta_0 as a function of h_m, everything else as the others decode it, too."""
+
+    def recalled(self, rows: Tensor, t0: int) -> Callable[[Tensor], Tensor]:
+        """The same for other rows, from what was last told of them."""
+        raise NotImplementedError
 
     def _whole_model(self, t0: int) -> tuple[bytes, ...]:
         """C_0(theta_0), the same for all parties."""
@@ -193,6 +220,11 @@ class Relayed(_Shared):
             phi[j - 1] = self._decoded(self.codecs.embeddings[j], packets[j], t0, self._shape(j, t0))
         return held(self.model, phi, self.m - 1)
 
+    def recalled(self, rows: Tensor, t0: int) -> Callable[[Tensor], Tensor]:
+        """From the others' embeddings of these rows when they were last sent."""
+        phi = [torch.empty(0) if m == self.m else self.recall(m, rows, t0) for m in self._parties]
+        return held(self.model, phi, self.m - 1)
+
     def _heard(self) -> Sequence[int]:
         return self._parties
 
@@ -201,7 +233,6 @@ class Folded(_Shared):
     """Beyond the paper, exact: sums over the others, where theta_0 starts with one. Downloads do not grow with M."""
 
     takes = wire.Folded
-    _sum: Tensor | None = None
 
     @property
     def _foldable(self) -> Foldable:
@@ -212,9 +243,23 @@ class Folded(_Shared):
         """The sum over the others, and the pieces of theta_0 that h_m meets."""
         replies: Replies = []
         measured = Measured() if self.plan.evaluates_after(t0) else None
+        assert self.labels is not None  # as the server of Algorithm 1 has them
+        y, loss = self.labels[self.plan.batch(t0)], self.plan.loss
+        with torch.no_grad():
+            everyone = self._foldable.enter(self._foldable.join(phi))
+
+        def left(total: Tensor) -> Tensor:
+            """theta_0 after the sum."""
+            return self.forward.through(self._foldable.leave, total, t0, 0)
+
+        learnt = lesson(left, everyone, y, loss, self.plan.uniform(t0, SERVER))
         for m, others in enumerate(self._foldable.fold(phi), start=1):
             pieces, codec, reply_codec = self._pieces(m), self.codecs.models[m], self.codecs.replies[m]
+            learnt.teach(reply_codec, others)
             model, total = codec.encode(pieces, t0), reply_codec.encode(others, t0)
+            if reply_codec.follows:
+                told = self._decoded(reply_codec, total, t0, tuple(others.shape))
+                certify(reply_codec, left, everyone, everyone + (told - others), y, loss)
             if measured is not None:
                 measured += codec.measure(pieces, model, t0) + reply_codec.measure(others, total, t0)
             replies.append((m, wire.Folded(t0, total, model)))
@@ -229,22 +274,13 @@ class Folded(_Shared):
         others = self._decoded(self.codecs.replies[self.m], message.partial, t0, shape)
         return self._foldable.unfold(others, self.plan.columns(self.m))
 
-    def outputs(self, phi: Sequence[Tensor] | Tensor) -> Tensor:
-        """Through the sum, whose gradient is kept: the compressors of sums learn from it."""
-        if not isinstance(phi, Tensor):
-            return super().outputs(phi)
-        total = self._foldable.enter(phi)
-        self._sum = total if total.requires_grad else total.detach().requires_grad_()
-        self._sum.retain_grad()
-        return self._foldable.leave(self._sum)
+    def recalled(self, rows: Tensor, t0: int) -> Callable[[Tensor], Tensor]:
+        """From the sums over the others of these rows when they were last sent."""
+        others = self.codecs.replies[self.m].recall(rows, t0, self.plan.dtype).to(self.plan.device)
+        return self._foldable.unfold(others, self.plan.columns(self.m))
 
     def observe(self, loss: float) -> None:
-        """From the gradient in the sum."""
-        assert self._sum is not None
-        assert self._sum.grad is not None
-        for m in self._parties:
-            self.codecs.replies[m].observe(self._sum.grad, loss)
-        self._sum = None
+        """Their pieces of theta_0 learn nothing from gradients."""
 
     def _pieces(self, m: int) -> dict[str, Tensor]:
         return self._foldable.pieces(self.plan.columns(m))
@@ -280,8 +316,8 @@ class Gradients(Exchange):
 
     takes = wire.Gradient
 
-    def __init__(self, plan: Plan, codecs: Codecs, model: nn.Module, m: int) -> None:
-        super().__init__(plan, codecs, model, m)
+    def __init__(self, plan: Plan, codecs: Codecs, model: nn.Module, m: int, labels: Tensor | None = None) -> None:
+        super().__init__(plan, codecs, model, m, labels)
         self._weight_codec = Codec(Identity(), plan.seed, SERVER, "server", "weights")
 
     def replies(self, t0: int, packets: Packets, phi: list[Tensor], step: Step) -> Replies:
@@ -296,16 +332,16 @@ class Gradients(Exchange):
             replies.append((m, wire.Gradient(t0, self.codecs.replies[m].encode(h.grad, t0), weights[m - 1])))
         return replies
 
-    def slope(self, message: Message, labels: Tensor | None, own: Callable[[], Tensor]) -> Slope:
-        """As it was told; the loss is not, and counts as 1."""
+    def slope(self, message: Message, own: Callable[[], Tensor]) -> Slope:
+        """As it was told; the loss is not."""
         assert isinstance(message, wire.Gradient)
         t0 = message.t0
         told = self._decoded(self.codecs.replies[self.m], message.packet, t0, self._shape(self.m, t0))
         bend = self._bend(message, len(told))
         if bend is None:
-            return lambda h, q: (told, 1.0)
+            return Slope(lambda h, q: (told, 1.0))
         sent = own()
-        return lambda h, q: (torch.addmm(told, h.detach() - sent, bend), 1.0)
+        return Slope(lambda h, q: (torch.addmm(told, h.detach() - sent, bend), 1.0))
 
     def _weights(self, m: int, t0: int) -> bytes:
         """W_m of a linear theta_0, for a party that takes more than one step along its gradient."""
@@ -326,8 +362,8 @@ class Gradients(Exchange):
         return slope_of(self.model, self.plan.columns(m)) if self.plan.sloped else None
 
 
-def exchange(plan: Plan, codecs: Codecs, model: nn.Module, m: int) -> Exchange:
+def exchange(plan: Plan, codecs: Codecs, model: nn.Module, m: int, labels: Tensor | None = None) -> Exchange:
     """The mode that the plan says, at the server (m = 0) or at party m."""
     if plan.algorithm == 2:
-        return Gradients(plan, codecs, model, m)
-    return (Folded if plan.folding else Summed if plan.secure else Relayed)(plan, codecs, model, m)
+        return Gradients(plan, codecs, model, m, labels)
+    return (Folded if plan.folding else Summed if plan.secure else Relayed)(plan, codecs, model, m, labels)

@@ -72,6 +72,10 @@ class ServerMachine(Machine, Protocol):
     def evaluation(self) -> Evaluated | None:
         """The last evaluation."""
 
+    @property
+    def awaited(self) -> set[int]:
+        """The parties of whom a message is missing for the round to go on, as long as it is not done."""
+
     def receive(self, message: Message) -> list[tuple[int, Message]]:
         """Take in a party's message; the replies are (party, message)."""
 

@@ -19,6 +19,7 @@ from cvfl.errors import DataError, DecodeError, LocalProtocolError, RemoteProtoc
 from cvfl.protocol.codec import Measured
 from cvfl.protocol.codecs import Codecs
 from cvfl.protocol.exchange import Slope, exchange
+from cvfl.protocol.follow import certify, lesson, prime
 from cvfl.protocol.layers import Forward
 from cvfl.protocol.plan import Plan
 from cvfl.protocol.release import EMBEDDING, EVALUATION, Clipped, Release
@@ -43,7 +44,7 @@ class Party:
     ) -> None:
         self.m, self.plan, self.holding, self.model = m, plan, holding, model
         self.codec, self.evaluation_codec, self.release = codecs.embeddings[m], codecs.evaluations[m], release
-        self.exchange = exchange(plan, codecs, server_model.train().requires_grad_(False), m)
+        self.exchange = exchange(plan, codecs, server_model.train().requires_grad_(False), m, holding.labels)
         self.optimizer = plan.optimizer.build(list(model.parameters()))
         self.t0 = 0
         self.measured: Measured | None = None
@@ -76,8 +77,13 @@ class Party:
         """Take this round's local steps and answer with the next round's embedding."""
         if self._h is None:
             raise LocalProtocolError(f"{self.holding.name}: start() comes before the first message")
-        gradient, loss = self._local_steps(self._slope(message), self._h)
-        self.codec.observe(gradient, loss)
+        slope = self._slope(message)
+        if self.codec.follows or self.evaluation_codec.follows:
+            # From no more than was released, so that nothing a compressor sends can tell more.
+            self._learn(slope, self._h if self.release is None else self._as_decoded())
+        gradient, loss = self._local_steps(slope, self._h)
+        if not self.codec.follows:
+            self.codec.observe(gradient, loss)
         self.t0, self._h, self._sent = self.t0 + 1, None, b""
         replies: list[Message] = [self._evaluation(message.t0)] if self.plan.evaluates_after(message.t0) else []
         return replies if self.done else [*replies, self._embedding()]
@@ -90,7 +96,7 @@ class Party:
                 f"in round {self.t0} of algorithm {self.plan.algorithm}"
             )
         try:
-            return self.exchange.slope(message, self.holding.labels, self._as_decoded)
+            return self.exchange.slope(message, self._as_decoded)
         except (DecodeError, RemoteProtocolError) as error:
             raise RemoteProtocolError(f"{self.holding.name}: {error}") from error
         except DataError as error:
@@ -105,26 +111,50 @@ class Party:
             group["lr"] = self.plan.eta(self.t0)
         for q in range(self.plan.Q):
             if q > 0:  # h_m of iteration 0 is the one that was sent
-                h = self._embed(self._x, self.t0, q)
-            gradient, loss = slope(h, q)
+                x = self._rows(self.plan.local_rows(self.t0, q)) if self.plan.cached else self._x
+                h = self._embed(x, self.t0, q)
+            gradient, loss = slope.at(h, q)
             self.optimizer.zero_grad()
             h.backward(gradient)  # type: ignore[no-untyped-call]
             self.optimizer.step()
         if self.release is not None:
             # A compressor learns from no more than was released, so that nothing it sends can tell more.
-            gradient, loss = slope(self._as_decoded(), 0)
+            gradient, loss = slope.at(self._as_decoded(), 0)
         return gradient, float(loss)
+
+    def _learn(self, slope: Slope, h: Tensor) -> None:
+        """Let compressors that follow the loss learn; where the party does not know it, from what it was told."""
+        if slope.outputs is None:
+            for codec in (self.codec, self.evaluation_codec):
+                if codec.follows:
+                    codec.observe(slope.at(h, 0)[0], 0.0, h)
+            return
+        y, loss, u = self._labels(), self.plan.loss, self.plan.uniform(self.t0, self.m)
+        decoded = self._as_decoded()  # before the compressor learns: it may have to code h once more
+        learnt = lesson(slope.outputs, h, y, loss, u)
+        learnt.teach_held_out(self.evaluation_codec, h, self.plan.M, self.plan.held_out_rows)
+        if self.codec.follows:
+            learnt.teach(self.codec, h, self.plan.M)
+            certify(self.codec, slope.outputs, h, decoded, y, loss)
+
+    def _labels(self) -> Tensor:
+        assert self.holding.labels is not None  # or there would be no outputs
+        return self.holding.labels[self.plan.batch(self.t0)]
 
     def _as_decoded(self) -> Tensor:
         """h_m of this round as everyone else has it."""
         assert self._h is not None
-        data = self._sent or self.codec.encode(self._released(self._h, EMBEDDING, self.t0), self.t0)
-        return self.codec.decode(data, self.t0, tuple(self._h.shape), self._h.dtype).to(self._h.device)
+        if not self._sent:  # after a restart; once, since a compressor that has learned would code it otherwise
+            self._sent = self.codec.encode(self._released(self._h, EMBEDDING, self.t0), self.t0)
+        return self.codec.decode(self._sent, self.t0, tuple(self._h.shape), self._h.dtype).to(self._h.device)
 
     def _embedding(self) -> Embedding:
         # After a restart h_m is there already: computing it again would move the statistics of normalisation layers.
         self._h = h = self._forward() if self._h is None else self._h
         h = self._released(h, EMBEDDING, self.t0)
+        if self.t0 == 0 and self.codec.follows:
+            u = self.plan.uniform(0, self.m)
+            prime(self.codec, self.exchange.alone(len(h)), h, self.plan.loss, u)
         self._sent = data = self.codec.encode(h, self.t0)
         # Measured where it is reported: on the rounds that an evaluation follows.
         self.measured = self.codec.measure(h, data, self.t0) if self.plan.evaluates_after(self.t0) else None

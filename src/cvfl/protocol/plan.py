@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from cvfl.errors import ConfigError
 from cvfl.protocol.losses import Loss
-from cvfl.rng import BATCH, stream
+from cvfl.rng import BATCH, DRAW, LOCAL, stream
 from cvfl.types import Section
 
 
@@ -86,6 +86,7 @@ class Plan:
     algorithm: int = 1
     sum_width: int = 0
     secure: bool = False
+    cached: bool = False
     evaluate_every: int = 0
     validation_rows: int = 0
     dtype: torch.dtype = torch.float32
@@ -95,6 +96,8 @@ class Plan:
     def __post_init__(self) -> None:
         if self.algorithm == 2 and self.folding:
             raise ConfigError("folding is for algorithm 1; algorithm 2 sends no embeddings to parties")
+        if self.cached and (self.algorithm == 2 or self.secure):
+            raise ConfigError("cached rows are for algorithm 1 with embeddings, or sums over the others, that are read")
         if self.secure and (self.folding or len(set(self.widths)) > 1 or self.M < 2):
             raise ConfigError("secure aggregation adds up embeddings of one width, of two parties or more, unfolded")
         if not 1 <= self.batch_size <= self.rows:
@@ -139,6 +142,21 @@ class Plan:
         order = _order(self.seed, epoch, self.rows)
         return order[place * self.batch_size : (place + 1) * self.batch_size]
 
+    def local_rows(self, t0: int, q: int) -> Tensor:
+        """Rows of local step q, the same at every role: the batch, or with `cached` from the second step on others.
+
+        They are drawn from all rows that were sent so far, in a new order each round.
+        """
+        if q == 0 or not self.cached:
+            return self.batch(t0)
+        sent = min(self.rows, (t0 + 1) * self.batch_size)
+        places = torch.arange((q - 1) * self.batch_size, q * self.batch_size) % sent
+        return _order(self.seed, 0, self.rows)[_drawn(self.seed, t0, sent)[places]]
+
+    def uniform(self, t0: int, m: int) -> Tensor:
+        """A number uniform over [0, 1) for every row of round t0's batch, which belong to role m."""
+        return torch.from_numpy(stream(self.seed, DRAW, t0, m).uniform(len(self.batch(t0)))).to(self.device)
+
     def eta(self, t0: int) -> float:
         """Step size of round t0."""
         return self.step_size.at(t0, self.rounds * self.Q)
@@ -148,6 +166,11 @@ class Plan:
         if self.held_out_rows == 0:
             return False
         return t0 == self.rounds - 1 or (self.evaluate_every > 0 and (t0 + 1) % self.evaluate_every == 0)
+
+
+@lru_cache(maxsize=4)
+def _drawn(seed: int, t0: int, sent: int) -> Tensor:
+    return torch.from_numpy(stream(seed, LOCAL, t0).permutation(sent))
 
 
 @lru_cache(maxsize=4)

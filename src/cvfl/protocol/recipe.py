@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
 from torch import nn
 
-from cvfl.compress import Compressor, Identity, Masked, Scalar
+from cvfl.compress import Compressor, Masked, Scalar
 from cvfl.compress.masked import finest
 from cvfl.errors import ConfigError
 from cvfl.protocol.aggregate import Aggregate
@@ -36,9 +37,12 @@ class Recipe:
     models: tuple[MakeModel, ...]
     server_model: MakeModel
     compressors: tuple[MakeCompressor, ...]
+    evaluation_compressors: tuple[MakeCompressor, ...]
     server_compressor: MakeCompressor
     gradient_compressor: MakeCompressor
     partial_compressor: MakeCompressor
+    offered: tuple[int, ...] = ()
+    """Widths of the parties' own embeddings: those of the plan, unless they hold a part of the first layer."""
     holder: int = SERVER
     """The role that holds the labels, and with them the server model when it is a party."""
     release: MakeRelease | None = None
@@ -47,13 +51,20 @@ class Recipe:
     def codecs(self) -> Codecs:
         """New codecs for all senders."""
         plan, parties = self.plan, list(enumerate(self.names, start=1))
-        samples = Samples(plan.batch, plan.rows)
+        samples, kept = Samples(plan.batch, plan.rows), plan.cached
         make, part = (
             (self.partial_compressor, "sum over the others") if plan.folding else (self.gradient_compressor, "gradient")
         )
-        embedding = {m: Codec(self.compressors[m - 1](), plan.seed, m, name, samples=samples) for m, name in parties}
-        evaluation = {m: Codec(Identity(), plan.seed, m, name, "test embedding") for m, name in parties}
-        replies = {m: Codec(make(), plan.seed, m, f"server, for {name}", part, samples) for m, name in parties}
+        embedding = {
+            m: Codec(self.compressors[m - 1](), plan.seed, m, name, samples=samples, remembers=kept)
+            for m, name in parties
+        }
+        held_out = Samples(lambda t0: torch.arange(plan.held_out_rows), plan.held_out_rows)
+        evaluation = {
+            m: Codec(self.evaluation_compressors[m - 1](), plan.seed, m, name, "test embedding", held_out)
+            for m, name in parties
+        }
+        replies = {m: Codec(make(), plan.seed, m, f"server, for {name}", part, samples, kept) for m, name in parties}
         codecs = Codecs(embedding, evaluation, replies, self._model_codecs())
         return self._masked(codecs) if plan.secure else codecs
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cvfl.errors import DataError, DecodeError, LocalProtocolError, RemoteProtocolError
+from cvfl.errors import CompressError, DataError, DecodeError, LocalProtocolError, RemoteProtocolError
 from cvfl.protocol.codec import Measured
 from cvfl.protocol.codecs import Codecs
 from cvfl.protocol.exchange import Replies, exchange
@@ -62,7 +62,7 @@ class Server:
 
     def __init__(self, plan: Plan, labels: Labels, model: nn.Module, codecs: Codecs) -> None:
         self.plan, self.labels, self.model = plan, labels, model
-        self.exchange = exchange(plan, codecs, model, SERVER)
+        self.exchange = exchange(plan, codecs, model, SERVER, labels.train)
         self.optimizer = plan.optimizer.build(list(model.parameters()))
         self.t0 = 0
         self.loss = float("nan")
@@ -88,6 +88,12 @@ class Server:
     def settled(self) -> bool:
         """Whether the last round is over and evaluated, and nothing of the next one is used yet."""
         return self._phi is None and not self._awaits_evaluation()
+
+    @property
+    def awaited(self) -> set[int]:
+        """The parties of whom a message is missing."""
+        here = self._evaluations if self._awaits_evaluation() else self._embeddings
+        return {*range(1, self.plan.M + 1)} - here.keys()
 
     @property
     def measured(self) -> Measured | None:
@@ -124,7 +130,10 @@ class Server:
             gathered = self.exchange.gathered(packets, self.t0)
             self._phi = self.exchange.read(gathered, self.t0)
         self.model.train()
-        return self.exchange.replies(self.t0, gathered, self._phi, self._step)
+        try:
+            return self.exchange.replies(self.t0, gathered, self._phi, self._step)
+        except CompressError as error:
+            raise CompressError(f"{error} ({self._reached()})") from None
 
     def train(self) -> None:
         """Q steps of theta_0 on the stale, decompressed embeddings; Algorithm 2 took the first with its gradients."""
@@ -132,13 +141,18 @@ class Server:
             raise LocalProtocolError("train() comes after a round's replies")
         phi = joined(self.model, self._phi)
         for q in range(self.plan.algorithm - 1, self.plan.Q):
-            self._step(phi, q)
+            self._step(self._recalled(q) if self.plan.cached and q > 0 else phi, q)
         self.exchange.observe(self.loss)
         self.t0, self._phi = self.t0 + 1, None
 
+    def _recalled(self, q: int) -> Sequence[Tensor] | Tensor:
+        """The embeddings of other rows for local step q, as they were last sent."""
+        rows = self.plan.local_rows(self.t0, q)
+        return joined(self.model, [self.exchange.recall(m, rows, self.t0) for m in range(1, self.plan.M + 1)])
+
     def _step(self, phi: Sequence[Tensor] | Tensor, q: int) -> None:
         """Local step q of theta_0."""
-        rows = self.plan.batch(self.t0)
+        rows = self.plan.local_rows(self.t0, q)
         for group in self.optimizer.param_groups:
             group["lr"] = self.plan.eta(self.t0)
         outputs = self.exchange.forward.through(self.exchange.outputs, phi, self.t0, q)
@@ -154,7 +168,21 @@ class Server:
 
     def _check_finite(self, what: str, values: Tensor) -> None:
         if not bool(torch.isfinite(values).all()):
-            raise DataError(f"server, round {self.t0}: {what} is not finite; training diverged, lower step_size.eta")
+            raise DataError(
+                f"server, round {self.t0}: {what} is not finite; training diverged, lower step_size.eta "
+                f"({self._reached()})"
+            )
+
+    def _reached(self) -> str:
+        """What people need to see whose doing it is: within the limits of a codec, nobody else can say."""
+        codecs = self.exchange.codecs
+        if codecs.total is not None:
+            return "embeddings are masked: whose are large cannot be told"
+        far = {codec.name: codec.reached for codec in codecs.embeddings.values()}
+        for codec in codecs.evaluations.values():
+            far[codec.name] = max(far[codec.name], codec.reached)
+        said = sorted(far.items(), key=lambda item: -item[1])
+        return f"embeddings reached {', '.join(f'{reached:.3g} at {name}' for name, reached in said)}"
 
     def _awaits_evaluation(self) -> bool:
         last = self.t0 - 1

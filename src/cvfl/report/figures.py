@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from cvfl.report.format import MB, plain
+from cvfl.report.format import MB, PURPOSES, plain
 from cvfl.report.series import Curve, Series, Spread
 from cvfl.report.svg import INK, inline
 from cvfl.runs.record import Round
@@ -29,6 +29,15 @@ _MARKS = 8
 _STEPS = (1, 2, 5, 10)
 _DOTS = (0, (1.4, 1.4))
 _ERRORS: dict[str, Any] = {"bound": _DOTS, "expected": _DASHES[1], "measured": "-"}
+
+_PARTS = {
+    "up": (BLUE, 1.0),
+    "down": (ORANGE, 1.0),
+    "evaluation": (INK, 0.35),
+    "alignment": (GREEN, 1.0),
+    "setup": (PURPLE, 1.0),
+}
+"""How bytes by what they were for are drawn."""
 
 # In points. A phone shows a figure at about this width, where the text is then as large as it says.
 _WIDTH, _NARROW = 360.0, 310.0
@@ -82,11 +91,11 @@ def metric_by_megabytes(
     target: float | None = None,
     log: bool | None = None,
 ) -> str:
-    """A test metric over what training has sent; the axis is logarithmic if asked, or if the series lie far apart."""
-    curves = [one.curve(lambda line: line.sent.training / MB, lambda line: line.test.get(metric)) for one in series]
+    """A test metric over all bytes so far; the axis is logarithmic if asked, or if the series lie far apart."""
+    curves = [one.curve(lambda line: line.sent.total / MB, lambda line: line.test.get(metric)) for one in series]
     ends = [curve.x[-1] for curve in curves if curve.x and curve.x[-1] > 0]
     log = bool(ends) and max(ends) > 5 * min(ends) if log is None else log
-    labels = (f"MB sent in training, up and down{' (log)' if log else ''}", label)
+    labels = (f"MB sent in all{' (log)' if log else ''}", label)
     return _lines(series, curves, labels, ident, log, target)
 
 
@@ -123,14 +132,15 @@ def time_by_round_trip(
 
 
 def bytes_by_party(one: Series, widest: float, ident: str) -> str:
-    """Bytes of each party, stacked by direction; `widest` is the largest total of the figures to compare."""
+    """Bytes of each party, stacked by what they were for; `widest` is the largest total of the figures to compare."""
     parties = one.by_party()
     with matplotlib.rc_context(_STYLE):
         figure, axes = _axes(64 + 20 * len(parties))
         start = [0.0] * len(parties)
-        parts = (("up", BLUE, 1.0), ("down", ORANGE, 1.0), ("evaluation", INK, 0.35))
-        for part, colour_, alpha in parts:
-            widths = [getattr(sent, part) / MB for sent in parties.values()]
+        counted = [part for part in _PARTS if any(getattr(sent, part) for sent in parties.values())]
+        parts = [(PURPOSES.get(part, part), *_PARTS[part]) for part in counted]
+        for part, (_, colour_, alpha) in zip(counted, parts, strict=True):
+            widths = [(getattr(sent, part) or 0) / MB for sent in parties.values()]
             axes.barh(range(len(parties)), widths, 0.66, left=start, color=colour_, alpha=alpha, linewidth=0)
             start = [left + width for left, width in zip(start, widths, strict=True)]
         for row, total in enumerate(start):
@@ -144,8 +154,8 @@ def bytes_by_party(one: Series, widest: float, ident: str) -> str:
         axes.set_xlabel("MB")
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
-        _legend(figure, [(Patch(color=colour_, alpha=alpha, linewidth=0), part) for part, colour_, alpha in parts])
-        return inline(figure, ident, f"Bytes by party and direction: {one.label}")
+        _legend(figure, [(Patch(color=colour_, alpha=alpha, linewidth=0), name) for name, colour_, alpha in parts])
+        return inline(figure, ident, f"Bytes by party and purpose: {one.label}")
 
 
 def error_by_round(series: Sequence[Series], role: str, ident: str) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 MB = 1e6
 NOTHING = "–"
+NOT_RECORDED = "not recorded"
+PURPOSES = {"training": "training", "evaluation": "evaluation", "alignment": "alignment", "setup": "set-up"}
+"""What bytes are for, as people write it."""
 Form = Callable[[float], str]
 """A way to write the numbers of a column."""
 
@@ -71,6 +74,18 @@ def plain(value: float) -> str:
 def share(value: float) -> str:
     """A part of a whole."""
     return f"{value:.1%}"
+
+
+def shares(purposes: Mapping[str, float | None]) -> str:
+    """What bytes were for, in percent; what is nothing is left out, and what was not counted is named."""
+    total = sum(value or 0 for value in purposes.values())
+    known = [f"{_percent(value / total)} {PURPOSES[name]}" for name, value in purposes.items() if value]
+    missing = [PURPOSES[name] for name, value in purposes.items() if value is None]
+    return ", ".join([*known, *([f"{' and '.join(missing)} {NOT_RECORDED}"] if missing else [])])
+
+
+def _percent(value: float) -> str:
+    return f"{value:.0%}" if value >= 0.095 else f"{value:.1%}" if value >= 0.0005 else "under 0.1%"
 
 
 def times(value: float) -> str:

@@ -144,7 +144,8 @@ def comparison(series: Sequence[Series], title: str = "") -> Table:
     """A row for each series that was audited, by privacy and bits: score, megabytes, and what can be learned."""
     audited = [(one, audit) for one in series if (audit := one.first.audit) and all(run.audit for run in one.runs)]
     audited.sort(key=lambda found: (found[1].privacy != "open", found[1].privacy, -(found[1].bits or 0)))
-    sent = [one.sent().training for one, _ in audited]
+    sent = [one.sent().total for one, _ in audited]
+    training = [one.sent().training for one, _ in audited]
     bits = [audit.bits for _, audit in audited]
     score = " or ".join(dict.fromkeys(audit.score.replace("R2", "R²") for _, audit in audited))
     columns: dict[str, Sequence[Cell]] = {
@@ -155,6 +156,7 @@ def comparison(series: Sequence[Series], title: str = "") -> Table:
         "Parties get": [audit.parties_get for _, audit in audited],
         f"Test {score}": column([_figure(one, lambda audit: audit.task) for one, _ in audited], _THREE),
         "MB": column([Spread(value) for value in sent], megabytes(sent)),
+        "Training MB": column([Spread(value) for value in training], megabytes(training)),
         **{name: leakage_column([one for one, _ in audited], name) for name in COLUMNS},
     }
     return Table.of(columns, title, NOTE)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from cvfl.errors import DataError
 from cvfl.report import figures
-from cvfl.report.format import NOTHING, Form, amount, megabytes, share
+from cvfl.report.format import NOT_RECORDED, NOTHING, Form, amount, megabytes, share
 from cvfl.report.html import Details, Figures, Heading, Page, Section, write_page
 from cvfl.report.leakage import comparison, run_tables
 from cvfl.report.noise import noise_section
-from cvfl.report.results import Comparison, headline, metric_label, results_section
+from cvfl.report.results import BYTES, Comparison, headline, metric_label, results_section
 from cvfl.report.series import POINTS, Series, spread, to_series
 from cvfl.report.svg import Drawn
 from cvfl.report.table import Row, Table, Text
@@ -84,7 +84,7 @@ def _learning(series: Sequence[Series], idents: Iterator[str], study: StudyPart 
             Drawn(
                 f"{_upper(name)} by megabytes sent",
                 figures.metric_by_megabytes(series, metric, name, next(idents)),
-                f"Training bytes in both directions; evaluation is apart. {about}",
+                f"All bytes so far: training, evaluation, alignment and set-up. {about}",
             ),
             Drawn(f"{_upper(name)} by epoch", figures.metric_by_epoch(series, metric, name, next(idents)), about),
         ]
@@ -106,17 +106,19 @@ def _evaluated(one: Series, metric: str | None) -> bool:
 def _bytes(series: Sequence[Series], idents: Iterator[str]) -> Section:
     parties = [sent for one in series for sent in one.by_party().values()]
     mb = megabytes([value for sent in parties for value in (sent.up, sent.down, sent.evaluation)])
+    whole = all(sent.whole for sent in parties)
     widest = max((sent.total for sent in parties), default=0.0)
     groups = [
         (_named(one, n), [_bytes_row(name, sent, mb) for name, sent in one.by_party().items()])
         for n, one in enumerate(series)
     ]
-    head = ("Party", "Up MB", "Down MB", "Evaluation MB", "Total MB")
+    head = ("Party", *BYTES.values())
+    missing = "" if whole else " Alignment and set-up of some runs were not recorded, and are not in their totals."
     scale = " All runs are drawn to one scale." * (len(series) > 1)
     return Section(
         "Bytes",
         [
-            f"MB by party and direction: up is to the server, down is from it.{scale}",
+            f"MB by party: of training up to the server and down from it, of all else in both ways.{missing}{scale}",
             Figures([Drawn(one.label, figures.bytes_by_party(one, widest, next(idents))) for one in series]),
             Details(Table("Bytes by party", head, groups=groups), shown=len(series) == 1),
             *_formula(series),
@@ -125,7 +127,8 @@ def _bytes(series: Sequence[Series], idents: Iterator[str]) -> Section:
 
 
 def _bytes_row(name: str, sent: Sent, mb: Form) -> Row:
-    return name, *(mb(value) for value in (sent.up, sent.down, sent.evaluation, sent.total))
+    values = [getattr(sent, part) for part in BYTES]
+    return name, *(NOT_RECORDED if value is None else mb(value) for value in values)
 
 
 def _formula(series: Sequence[Series]) -> list[Heading | str | Table]:

@@ -11,13 +11,25 @@ from statistics import fmean
 
 from cvfl.protocol.metrics import BETTER_LOW
 from cvfl.report.figures import colour
-from cvfl.report.format import NOTHING, Form, amount, change, fixed, megabytes, score, scores, times
+from cvfl.report.format import (
+    NOT_RECORDED,
+    NOTHING,
+    Form,
+    amount,
+    change,
+    fixed,
+    megabytes,
+    score,
+    scores,
+    shares,
+    times,
+)
 from cvfl.report.html import Card, Details, Section
 from cvfl.report.leakage import HEADLINES, leakage_column
 from cvfl.report.noise import noise_card
 from cvfl.report.series import Series, Spread
 from cvfl.report.table import Cell, Table, Text, Value, column
-from cvfl.runs.record import Run
+from cvfl.runs.record import Run, Sent
 
 _METRICS = {"roc_auc": "ROC AUC", "f1": "F1", "rmse": "RMSE", "top5": "top-5 accuracy"}
 
@@ -41,9 +53,28 @@ class Comparison:
         return named.pop() if len(named) == 1 else None
 
     def reduction(self, one: Series) -> float | None:
-        """How many times fewer training bytes than the baseline; a run that stopped early has no such figure."""
-        own = one.sent().training
-        return self.baseline.sent().training / own if self.baseline and one.completed and own else None
+        """How many times fewer bytes than the baseline; a run that stopped early has no such figure."""
+        return self._factor(one, lambda sent: sent.total)
+
+    def training_reduction(self, one: Series) -> float | None:
+        """The same of training frames only."""
+        return self._factor(one, lambda sent: sent.training)
+
+    def _factor(self, one: Series, figure: Callable[[Sent], float]) -> float | None:
+        own = figure(one.sent())
+        return figure(self.baseline.sent()) / own if self.baseline and one.completed and own else None
+
+
+BYTES = {
+    "up": "Up MB",
+    "down": "Down MB",
+    "evaluation": "Evaluation MB",
+    "alignment": "Alignment MB",
+    "setup": "Set-up MB",
+    "total": "Total MB",
+}
+"""Bytes by what they were for, as tables head them."""
+_REDUCTIONS = {"Reduction": Comparison.reduction, "Training frames only": Comparison.training_reduction}
 
 
 def metric_label(metric: str | None) -> str:
@@ -58,7 +89,7 @@ def headline(compared: Comparison) -> list[Card]:
 
 def _one(one: Series) -> list[Card]:
     sent, test, train = one.sent(), _scores(one, "test"), _scores(one, "train")
-    mb = megabytes([sent.up, sent.down, sent.evaluation])
+    mb = megabytes([sent.up, sent.down])
     seconds = [run.seconds for run in one.runs]
     noise = [noise_card(one.first.account)] if one.first.account else []
     return [
@@ -67,8 +98,8 @@ def _one(one: Series) -> list[Card]:
             score(test.mean) if test else NOTHING,
             f"train {score(train.mean)}" if train else "not evaluated",
         ),
+        Card("Sent in all", f"{mb(sent.total)} MB", shares(sent.purposes)),
         Card("Sent in training", f"{mb(sent.training)} MB", f"{mb(sent.up)} up, {mb(sent.down)} down"),
-        Card("Sent in all", f"{mb(sent.total)} MB", f"{mb(sent.evaluation)} of it for evaluation"),
         Card(
             "Rounds",
             f"{one.first.rounds:,}",
@@ -79,7 +110,7 @@ def _one(one: Series) -> list[Card]:
 
 
 def _many(compared: Comparison) -> list[Card]:
-    complete = [one for one in compared.series if one.completed and one.sent().training > 0]
+    complete = [one for one in compared.series if one.completed and one.sent().total > 0]
     reached = {one.label: s.mean for one in complete if (s := _scores(one, "test")) and not math.isnan(s.mean)}
     name, cards = metric_label(compared.metric), []
     if reached and compared.metric:
@@ -89,20 +120,22 @@ def _many(compared: Comparison) -> list[Card]:
     if not complete:
         return cards
     least = _cheapest(complete, reached, compared.metric)
-    training = least.sent().training
-    cards.append(Card("Fewest bytes in training", f"{megabytes([training])(training)} MB", least.label))
+    sent = least.sent()
+    told = f"{least.label}: {shares(sent.purposes)}"
+    cards.append(Card("Fewest bytes in all", f"{megabytes([sent.total])(sent.total)} MB", told))
     if compared.baseline and compared.baseline is not least:
         price = f"{least.label} against {compared.baseline.label}"
         if compared.metric and {least.label, compared.baseline.label} <= reached.keys():
             price += f"; test {name} {change(reached[least.label] - reached[compared.baseline.label])}"
-        cards.append(Card("Largest reduction", times(compared.reduction(least) or 1), price))
+        only = f"training frames only: {times(compared.training_reduction(least) or 1)}"
+        cards.append(Card("Largest reduction", times(compared.reduction(least) or 1), f"{price}; {only}"))
     return cards
 
 
 def _cheapest(series: Sequence[Series], reached: Mapping[str, float], metric: str | None) -> Series:
     """The series with the fewest bytes; of those within half a percent the one that learnt best."""
-    fewest = min(one.sent().training for one in series)
-    near = [one for one in series if one.sent().training <= 1.005 * fewest]
+    fewest = min(one.sent().total for one in series)
+    near = [one for one in series if one.sent().total <= 1.005 * fewest]
     known = [reached[one.label] for one in near if one.label in reached]
     best = _better(metric)(known) if metric and known else None
     return next((one for one in near if best is not None and reached.get(one.label) == best), near[0])
@@ -115,7 +148,9 @@ def results_section(compared: Comparison) -> Section:
     if many:
         about.append("Bold is the best of a column.")
     if compared.baseline:
-        about.append(f"Reduction compares bytes up and down with those of “{compared.baseline.label}”.")
+        about.append(f"Reduction compares all bytes with those of “{compared.baseline.label}”.")
+    if not all(one.sent().whole for one in compared.series):
+        about.append("Where alignment and set-up were not recorded, the total is without them.")
     if any(one.first.account for one in compared.series):
         about.append("ε is that of a training row at one party.")
     if any(one.first.audit for one in compared.series):
@@ -145,13 +180,14 @@ def _columns(
     }
     if any(one.first.account for one in series):
         columns["ε"] = _column([one.spread(_epsilon) for one in series], amount)
-    for part in ("up", "down", "evaluation", "total"):
+    for part, head in BYTES.items():
         figure = attrgetter(f"sent.{part}")
-        form = megabytes(figure(run) for one in series for run in one.runs)
-        columns[f"{part.capitalize()} MB"] = _column([one.spread(figure) for one in series], form, min, fair)
-    if compared.baseline:
-        factors = [compared.reduction(one) for one in series]
-        columns["Reduction"] = _column([None if r is None else Spread(r) for r in factors], times, max, fair)
+        values = [one.spread(figure) for one in series]
+        form = megabytes(value.mean for value in values if value)
+        columns[head] = _column(values, form, min, fair, missing=NOT_RECORDED)
+    for head, factor in _REDUCTIONS.items() if compared.baseline else ():
+        factors = [factor(compared, one) for one in series]
+        columns[head] = _column([None if r is None else Spread(r) for r in factors], times, max, fair)
     if any(one.first.audit for one in series):
         columns |= {name: leakage_column(series, name) for name in HEADLINES}
     seconds = [one.spread(attrgetter("seconds")) for one in series]
@@ -176,13 +212,14 @@ def _column(
     form: Form,
     better: Callable[[Sequence[float]], float] | None = None,
     fair: Sequence[bool] | None = None,
+    missing: str = NOTHING,
 ) -> list[Cell]:
     """A column without the deviations that would be written as zero: what all seeds send is the same."""
     shown = [
         Spread(one.mean) if one and one.deviation is not None and form(one.deviation) == form(0) else one
         for one in values
     ]
-    return column(shown, form, better, fair)
+    return column(shown, form, better, fair, missing)
 
 
 def _scores(one: Series, part: str) -> Spread | None:

@@ -152,4 +152,6 @@ def _labelled(series: Sequence[Series]) -> list[Series]:
 
 
 def _mean_sent(sent: Sequence[Sent]) -> Sent:
-    return Sent(**{part: fmean([getattr(one, part) for one in sent]) for part in ("up", "down", "evaluation")})
+    """The mean of every part that all have counted."""
+    each = {part: [getattr(one, part) for one in sent] for part in Sent.model_fields}
+    return Sent(**{part: fmean(values) for part, values in each.items() if None not in values})

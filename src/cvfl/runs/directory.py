@@ -16,7 +16,6 @@ import json
 import platform
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from cvfl.errors import ConfigError, writing
 from cvfl.privacy import Aligned
 from cvfl.protocol import Measured, Plan
 from cvfl.runs.journal import Journal, write_whole
-from cvfl.runs.record import CompressionError, Round, Sent, SentInAll
+from cvfl.runs.record import CompressionError, Round, Sent
 from cvfl.runtime import Meter, RoundReport, Traffic
 
 PARTS = ("train", "validation", "test")
@@ -51,10 +50,14 @@ class RunDirectory:
             hint = "; --resume goes on with it" if self.begun else ""
             raise ConfigError(f"{path} exists already; choose another --out or remove it{hint}")
 
-    def begin(self, config: RunConfig) -> Journal:
-        """Make the directory, or check that it is of this configuration; the lines of its metrics.jsonl."""
+    def check(self, config: RunConfig) -> None:
+        """Refuse a directory that was begun with another configuration."""
         if self.begun and (key := differing(self.path, config)):
             raise ConfigError(f"{self.path} was begun with another configuration: {key} differs")
+
+    def begin(self, config: RunConfig) -> Journal:
+        """Make the directory, or check that it is of this configuration; the lines of its metrics.jsonl."""
+        self.check(config)
         with writing(self.path):
             self.state.mkdir(parents=True, exist_ok=True)
             write_whole(self.path / "config.json", json.dumps(config.model_dump(mode="json"), indent=2) + "\n")
@@ -87,6 +90,11 @@ class RunDirectory:
 def is_under_way(path: Path) -> bool:
     """Whether this is the directory of a run that is not complete: it still has its state."""
     return (path / "state").is_dir()
+
+
+def is_being_written(path: Path) -> bool:
+    """Whether it is of a run that has its state elsewhere and is over but for what it leaves here."""
+    return is_under_way(path) and not any((path / "state").iterdir())
 
 
 def differing(path: Path, config: RunConfig) -> str | None:
@@ -124,17 +132,13 @@ def sent_by_party(counted: Mapping[int, Traffic], names: Sequence[str]) -> dict[
     return {name: Sent.model_validate(counted.get(m, Traffic())) for m, name in enumerate(names, start=1)}
 
 
-def alignment(aligned: Aligned | None, sent: Meter) -> dict[str, Any] | None:
-    """How many rows each party had and all share, and the bytes that it took to find out."""
+def alignment(aligned: Aligned | None) -> dict[str, Any] | None:
+    """How many rows each party had and all share; the bytes that it took to find out are with all others."""
     if aligned is None:
         return None
-    counted = SentInAll(**asdict(sent.total()), by_party=sent_by_party(sent.parties, aligned.names))
-    return {
-        "rows": dict(zip(aligned.names, aligned.sizes, strict=True)),
-        "common": aligned.common,
-        "warning": aligned.warning,
-        "bytes": counted.model_dump(exclude_unset=True),
-    }
+    rows = dict(zip(aligned.names, aligned.sizes, strict=True))
+    earlier = aligned.earlier or None
+    return {"rows": rows, "common": aligned.common, "warning": aligned.warning, "earlier": earlier}
 
 
 def round_line(report: RoundReport, plan: Plan, meter: Meter, names: tuple[str, ...]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from cvfl.protocol import Evaluated
@@ -36,5 +36,5 @@ def progress_of(values: Mapping[str, Any]) -> Progress:
     metrics = {part: values.get(part, {}) for part in ("train", "validation", "test")}
     evaluated = Evaluated(values["round"], **metrics) if metrics["train"] else None
     report = RoundReport(values["round"], values["loss"], values["seconds"], evaluated)
-    sent = Traffic(values["up"], values["down"], values["evaluation"])
+    sent = Traffic(**{part.name: values[part.name] for part in fields(Traffic)})
     return Progress(report, values["rounds"], sent, values["metric"])

@@ -36,23 +36,38 @@ class Record(BaseModel):
 
 
 class Sent(Record):
-    """Bytes on the wire, as a meter counted them too: to the server, from it, and for evaluation in both directions."""
+    """Bytes on the wire, as a meter counted them: in training to the server and from it, all else in both directions.
+
+    Runs of versions before these were counted have no alignment and no set-up: None, which is not nothing.
+    """
 
     model_config = ConfigDict(from_attributes=True)
 
     up: Number
     down: Number
     evaluation: Number
+    alignment: Number | None = None
+    setup: Number | None = None
 
     @property
     def training(self) -> float:
-        """What training needs; evaluation is a choice."""
+        """Those of training frames only."""
         return self.up + self.down
 
     @property
     def total(self) -> float:
-        """All bytes, whatever they were for."""
-        return self.up + self.down + self.evaluation
+        """All bytes that were counted, whatever they were for."""
+        return self.training + self.evaluation + (self.alignment or 0) + (self.setup or 0)
+
+    @property
+    def purposes(self) -> dict[str, float | None]:
+        """The same by what they were for."""
+        return {part: getattr(self, part) for part in ("training", "evaluation", "alignment", "setup")}
+
+    @property
+    def whole(self) -> bool:
+        """Whether alignment and set-up are counted."""
+        return self.alignment is not None and self.setup is not None
 
 
 class SentInAll(Sent):

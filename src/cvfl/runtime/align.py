@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from cvfl.privacy import Aligned, AlignmentParty, AlignmentServer
 from cvfl.runtime.meter import Meter
 from cvfl.types import Direction
-from cvfl.wire import Setup, decode_setup, encode_setup
+from cvfl.wire import Blinded, Setup, decode_setup, encode_setup
 
 OnProgress = Callable[[int, int], None]
 
@@ -26,7 +26,8 @@ def align(
             up = encode_setup(message)
             meter.add(m, Direction.UP, up)
             replies = server.receive(decode_setup(up))
-            on_progress(done := done + 1, total)
+            if isinstance(message, Blinded):
+                on_progress(done := done + 1, total)
             for receiver, reply in replies:
                 down = encode_setup(reply)
                 meter.add(receiver, Direction.DOWN, down)

@@ -1,4 +1,7 @@
-"""A queue that is bounded in bytes: who sends faster than is worked on is held back, and only who does."""
+"""Queues that are bounded in bytes: who sends faster than is worked on is held back, and only who does.
+
+Who fills an outbox serves others, too, and is not held back: a peer that leaves too much unread is given up.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ PEER = 16 << 20
 """Bytes of one peer that may wait; of a single item there may be more, since it was taken for good before."""
 TOTAL = 64 << 20
 """Bytes that may wait in all; beyond it, one item of each peer."""
+UNREAD = 1 << 30
+"""Bytes that may wait for one peer to read them: as much as it has to blind of others in a large alignment."""
 _ITEM = 512
 """What an item takes besides its bytes, so that many empty ones are bounded, too."""
 T = TypeVar("T")
@@ -69,3 +74,32 @@ class ByteQueue(Generic[T]):
         self._bytes[peer] += taken
         self.waiting += taken
         self._changed.notify_all()
+
+
+class Outbox:
+    """What waits for one peer, in order; `None` ends it."""
+
+    def __init__(self) -> None:
+        self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._waiting = 0
+
+    def put(self, frame: bytes | None) -> bool:
+        """Add a frame; whether the peer has not left too much unread before."""
+        with self._lock:
+            full = self._waiting > UNREAD
+            if not full or frame is None:
+                self._waiting += _taken(frame)
+                self._frames.put(frame)
+        return not full
+
+    def get(self) -> bytes | None:
+        """The next frame, when there is one."""
+        frame = self._frames.get()
+        with self._lock:
+            self._waiting -= _taken(frame)
+        return frame
+
+
+def _taken(frame: bytes | None) -> int:
+    return 0 if frame is None else len(frame) + _ITEM

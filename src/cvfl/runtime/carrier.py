@@ -97,5 +97,9 @@ class PartyEnd(Protocol):
 
 
 def refusal(error: CvflError) -> bytes:
-    """The frame by which a party tells the others that it stops; what the error says of its data stays here."""
-    return encode_control(Refusal(reason=f"stopped with a {type(error).__name__}; its own log says more"), 0)
+    """The frame by which a party tells the others that it stops, and if they sent what is not allowed, what that was.
+
+    What any other error says may be about its data: it stays here.
+    """
+    hidden = f"stopped with a {type(error).__name__}; its own log says more"
+    return encode_control(Refusal(reason=str(error) if isinstance(error, RemoteProtocolError) else hidden), 0)

@@ -56,7 +56,7 @@ class Checkpoints:
         metadata = {"state": text, "of": self.of, "sha256": digest(self.of + text, tensors)}
         partial = self._path(t0).with_suffix(".partial")
         try:
-            with with_descriptor(lambda: partial.open("wb")) as file:
+            with with_descriptor(lambda: open(partial, "wb", opener=_private)) as file:
                 file.write(save(tensors, metadata))
                 file.flush()
                 os.fsync(file.fileno())
@@ -177,6 +177,11 @@ def _restored(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         case list():
             return [_restored(item, tensors) for item in value]
     return value
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that nobody else can read."""
+    return os.open(path, flags, 0o600)
 
 
 def _sync(folder: Path) -> None:

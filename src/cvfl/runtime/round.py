@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ class ServerRounds:
 
     def __init__(self, folder: Path, every: int, on_round: OnRound, on_back: OnBack) -> None:
         self.server: ServerMachine | None = None
-        self.meter, self.sent_again = Meter(), 0
+        self.meter = Meter()
         self._checkpoints, self._every = Checkpoints(folder), every
         self._on_round, self._on_back = on_round, on_back
         self._pending = False
@@ -56,13 +57,10 @@ class ServerRounds:
         """Bring a new machine to the state before round t0; bytes of later rounds are counted as sent again."""
         self.server = server
         self._checkpoints.drop_after(t0)
-        before = self.meter.total().total
-        self.meter.go_back({})
         if t0 > 0:
-            state = self._checkpoints.load(t0)
-            take_up(state, server, self.meter)
-            self.sent_again = max(self.sent_again, state["sent_again"])
-        self.sent_again += max(0, before - self.meter.total().total)
+            take_up(self._checkpoints.load(t0), server, self.meter)
+        else:
+            self.meter.go_back({})
         self._reported, self._clock = t0, time.perf_counter()
         self._on_back(t0)
 
@@ -87,7 +85,7 @@ class ServerRounds:
 
     def save(self, server: ServerMachine) -> None:
         """Keep the state before the round that comes next."""
-        self._checkpoints.save(server.t0, between_rounds(server, self.meter) | {"sent_again": self.sent_again})
+        self._checkpoints.save(server.t0, between_rounds(server, self.meter))
 
     def _advance(self, server: ServerMachine) -> None:
         """Report a round that is over, and keep the state every few rounds."""
@@ -105,14 +103,14 @@ class ServerRounds:
 
 def between_rounds(server: ServerMachine, meter: Meter) -> dict[str, Any]:
     """The server before the round that comes next, and the bytes until then; messages of that round come again."""
-    sent = {m: (t.up, t.down, t.evaluation) for m, t in meter.through(server.t0 - 1).items()}
-    return {"server": server.settled_state(), "bytes": sent}
+    sent = {m: astuple(traffic) for m, traffic in meter.rounds_through(server.t0 - 1).items()}
+    return {"server": server.settled_state(), "bytes": sent, "sent_again": meter.sent_again}
 
 
 def take_up(state: Mapping[str, Any], server: ServerMachine, meter: Meter) -> None:
     """Go on from what `between_rounds` gave."""
     server.load_state_dict(state["server"])
-    meter.go_back({m: Traffic(*traffic) for m, traffic in state["bytes"].items()})
+    meter.go_back({m: Traffic(*traffic) for m, traffic in state["bytes"].items()}, state["sent_again"])
 
 
 def counted(meter: Meter, replies: Iterable[tuple[int, bytes]]) -> Replies:

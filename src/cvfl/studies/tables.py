@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from statistics import fmean
 
 from cvfl import theory
-from cvfl.report.format import MB, digits, places, share, times
+from cvfl.report.format import MB, Form, digits, places, share, times
 from cvfl.report.series import Spread, spread
 from cvfl.report.table import Cell, Table, column
-from cvfl.runs.record import Round, Run
+from cvfl.runs.record import Round, Run, Sent
 from cvfl.studies.latency import ROUND_TRIPS, Measured
 from cvfl.studies.study import BASELINE, Preset, Study
 
@@ -18,7 +20,11 @@ COMPUTE = 10
 """Milliseconds a local iteration, as the paper assumes."""
 MISSED = "--"
 
+ONLY = "training frames only"
 Rows = Mapping[str, Sequence[Run]]
+Figure = Callable[[Sent], float]
+_ALL: Figure = attrgetter("total")
+_TRAINING: Figure = attrgetter("training")
 
 
 def rows_of(study: Study, runs: Sequence[Run]) -> Rows:
@@ -77,32 +83,71 @@ def measured_times(found: Mapping[str, Spread | None], measured: Sequence[Measur
 
 def _target(study: Study, preset: Preset, rows: Rows) -> Table:
     unit, metric = UNITS[study.unit], study.metric
-    cost = {name: to_target(study, preset, runs, lambda line: line.sent.training / unit) for name, runs in rows.items()}
-    amount = digits(places((value.mean for value in cost.values() if value), least=2, most=5))
+    cost, training = (_costs(study, preset, rows, figure, unit) for figure in (_ALL, _TRAINING))
+    amount, fine = _amounts(cost), _amounts(training)
     highest = [spread([best(run, metric) for run in runs]) for runs in rows.values()]
-    whole = [spread([run.sent.training / unit for run in runs]) for runs in rows.values()]
+    whole = [spread([run.sent.total / unit for run in runs]) for runs in rows.values()]
     rounds = [_all([run.round_seconds for run in runs]) for runs in rows.values()]
     lossy = [runs[0].compressed for runs in rows.values()]
     # A cell without compression saves nothing against itself.
     unsaved = [MISSED if compressed else "" for compressed in lossy]
     missed = told_missed(study, preset, rows)
+    fewer, saved = "fewer than none", f"fewer, {ONLY}"
     columns: dict[str, Sequence[Cell]] = {
         "": list(rows),
         f"max test {metric}": column(highest, digits(3), max),
         f"{study.unit} to {metric} {preset.target:g}": column(list(cost.values()), amount, min, missing=missed),
-        "fewer than none": column([_fewer(name, rows, cost) for name in rows], share, max, missing=unsaved),
+        fewer: column([_fewer(name, rows, cost) for name in rows], share, max, missing=unsaved),
+        f"{study.unit} to it, {ONLY}": column(list(training.values()), fine, min, missing=missed),
+        saved: column([_fewer(name, rows, training) for name in rows], share, max, missing=unsaved),
         f"{study.unit} of the whole run": column(whole, amount),
+        **_shares(rows),
         "seconds": column([_all([run.seconds for run in runs]) for runs in rows.values()], digits(0)),
         "seconds a round": column(rounds, digits(3), missing=MISSED),
         "seeds": [str(len(runs)) for runs in rows.values()],
     }
     if all(lossy):
-        del columns["fewer than none"]
+        del columns[fewer], columns[saved]
     note = (
-        f"Bold is the best of a column; {MISSED} is a target that not every seed reached, with how many did. Bytes are "
-        "those of all training frames, counted where they leave. Seconds a round are a median without evaluation."
+        f"Bold is the best of a column; {MISSED} is a target that not every seed reached, with how many did. "
+        f"{_counted(rows)} Seconds a round are a median without evaluation."
     )
     return Table.of(columns, note=note)
+
+
+def _costs(study: Study, preset: Preset, rows: Rows, figure: Figure, unit: float) -> dict[str, Spread | None]:
+    """Bytes to the target, where every seed reached it."""
+    return {name: to_target(study, preset, runs, lambda line: figure(line.sent) / unit) for name, runs in rows.items()}
+
+
+def _amounts(cost: Mapping[str, Spread | None]) -> Form:
+    return digits(places((value.mean for value in cost.values() if value), least=2, most=5))
+
+
+def _shares(rows: Rows) -> dict[str, Sequence[Cell]]:
+    """Of the bytes of whole runs, those that are not training's."""
+    figures: dict[str, Figure] = {"evaluation": attrgetter("evaluation")}
+    if _recorded(rows):
+        figures["alignment and set-up"] = lambda sent: sent.total - sent.training - sent.evaluation
+    return {
+        f"of it {name}": column(
+            [Spread(fmean(figure(run.sent) / run.sent.total for run in runs)) for runs in rows.values()], share
+        )
+        for name, figure in figures.items()
+    }
+
+
+def _recorded(rows: Rows) -> bool:
+    return all(run.sent.whole for runs in rows.values() for run in runs)
+
+
+def _counted(rows: Rows) -> str:
+    """What bytes are, in a note."""
+    lacking = "" if _recorded(rows) else " Alignment and set-up were not recorded, and are not in them."
+    return (
+        "Bytes are those of all frames, counted where they leave: training, evaluation so far, alignment and set-up; "
+        f"{ONLY} stand beside them.{lacking}"
+    )
 
 
 def _fewer(name: str, rows: Rows, cost: Mapping[str, Spread | None]) -> Spread | None:
@@ -157,9 +202,9 @@ def _formula(study: Study, rows: Rows) -> Table:
     measured = [run.sent.training / unit for run in runs]
     figures = {
         f"formula {study.unit}": formula,
-        f"measured {study.unit}": measured,
+        f"measured {study.unit} in training": measured,
         "measured / formula": [sent / computed for sent, computed in zip(measured, formula, strict=True)],
-        **{part: [getattr(run.sent, part) / unit for run in runs] for part in ("up", "down", "evaluation")},
+        **{part: [getattr(run.sent, part) / unit for run in runs] for part in ("up", "down", "evaluation", "total")},
     }
     columns = {name: column([Spread(value) for value in values], digits(3)) for name, values in figures.items()}
     return Table.of({"": list(rows), **columns})
@@ -195,35 +240,34 @@ def scaled(value: Spread, factor: float) -> Spread:
     return Spread(value.mean * factor, None if value.deviation is None else value.deviation * factor)
 
 
-SUITE_NOTE = (
-    f"Bold is the best of a study; {MISSED} is a target that not every seed reached, with how many did. Bytes are "
-    f"those of all training frames, counted where they leave; times fewer is against {BASELINE}. The final metric is "
-    f"that of the last evaluation; its mean is compared with that of {BASELINE}, whose deviation over seeds is taken."
-)
-
-
 def suite_table(name: str, study: Study, preset: Preset, runs: Sequence[Run]) -> Table:
     """The rows of a suite's member: bytes to the target, and what they cost in epochs and in the metric."""
     rows = rows_of(study, runs)
-    cost = {cell: to_target(study, preset, found, lambda line: line.sent.training / MB) for cell, found in rows.items()}
+    cost, training = (_costs(study, preset, rows, figure, MB) for figure in (_ALL, _TRAINING))
     epochs = [to_target(study, preset, found, lambda line: line.epoch) for found in rows.values()]
     final = {
         cell: spread([run.metrics.test.get(study.metric, math.nan) for run in found]) for cell, found in rows.items()
     }
-    amount = digits(places((value.mean for value in cost.values() if value), least=2, most=5))
     missed = told_missed(study, preset, rows)
     columns: dict[str, Sequence[Cell]] = {
         "": [name] * len(rows),
         "setting": list(rows),
         "target": [f"{study.metric} {preset.target:g}"] * len(rows),
-        "MB to target": column(list(cost.values()), amount, min, missing=missed),
+        "MB to target": column(list(cost.values()), _amounts(cost), min, missing=missed),
         "times fewer": _times_fewer(cost),
+        f"MB, {ONLY}": column(list(training.values()), _amounts(training), min, missing=missed),
+        f"times fewer, {ONLY}": _times_fewer(training),
         "epochs to target": column(epochs, digits(1), min, missing=missed),
         "final test metric": column(list(final.values()), digits(3), max),
         f"within one deviation of {BASELINE}": [_within(cell, final) for cell in rows],
         "seeds": [str(len(found)) for found in rows.values()],
     }
-    return Table.of(columns, note=SUITE_NOTE)
+    note = (
+        f"Bold is the best of a study; {MISSED} is a target that not every seed reached, with how many did. "
+        f"{_counted(rows)} Times fewer is against {BASELINE}. The final metric is that of the last evaluation; its "
+        f"mean is compared with that of {BASELINE}, whose deviation over seeds is taken."
+    )
+    return Table.of(columns, note=note)
 
 
 def _times_fewer(cost: Mapping[str, Spread | None]) -> list[Cell]:

@@ -15,7 +15,7 @@ from cvfl.wire.message import (
     encode,
 )
 from cvfl.wire.packet import decode_packet, encode_packet
-from cvfl.wire.setup import Blinded, Matched, Setup, Spelling, decode_setup, encode_setup
+from cvfl.wire.setup import Blinded, Gone, Matched, Setup, Spelling, decode_setup, encode_setup
 
 __all__ = [
     "HEADER",
@@ -25,6 +25,7 @@ __all__ = [
     "Embedding",
     "Evaluation",
     "Folded",
+    "Gone",
     "Gradient",
     "Matched",
     "Message",

@@ -31,14 +31,15 @@ from cvfl.wire.packet import Reader
 
 CONTROL, TARGETS = 7, 8
 MAX_CONTROL = 1 << 20
-PROTOCOL = 4
+PROTOCOL = 5
 """Version of the messages and of what they mean; it changes when either does."""
 
 
-How = Literal["known", "as-is", "align"]
+How = Literal["known", "as-is", "kept", "align"]
 Count = Annotated[int, Field(ge=0, lt=1 << 40)]
 """A round, a session, or a number of rows or ids."""
 Party = Annotated[int, Field(ge=1, lt=1 << 16)]
+Error = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 RunId = Annotated[str, Field(pattern=r"^[0-9a-f]{0,64}$")]
 Hex = Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$", max_length=1024)]
 Rounds = Annotated[list[Count], Field(max_length=16)]
@@ -87,20 +88,27 @@ class PublicKey(_Message):
 
 
 class Have(_Message):
-    """The rounds of which the sender has a checkpoint, and of which run; its ids, and its key if one is needed."""
+    """The rounds of which the sender has a checkpoint, and of which run; its ids, and its key if one is needed.
+
+    `kept` names the alignment that it kept, if any, since which `new` of its `ids` came.
+    """
 
     type: Literal["have"] = "have"
     session: Count
     run: RunId
     rounds: Rounds
     ids: Count = 0
+    kept: RunId = ""
+    new: Count = 0
     key: PublicKey | None = None
 
 
 class Settle(_Message):
-    """Settle your rows: those known from before, all as they are, or by alignment, which starts now.
+    """Settle your rows: those known from before, all as they are, as an alignment found them that all have kept, or by
+    an alignment that starts now.
 
-    `keys` are those of all parties if they need any, and `ids` how many each has to align.
+    `keys` are those of all parties if they need any, and `ids` how many each has to align. `kept` names the alignment
+    to go on with, if any, and `new` says how many ids of each came since.
     """
 
     type: Literal["settle"] = "settle"
@@ -110,6 +118,8 @@ class Settle(_Message):
     how: How
     keys: list[PublicKey] = Field(default_factory=list, max_length=MAX_PARTIES)
     ids: list[Count] = Field(default_factory=list, max_length=MAX_PARTIES)
+    kept: RunId = ""
+    new: list[Count] = Field(default_factory=list, max_length=MAX_PARTIES)
 
 
 class RowSecret(_Message):
@@ -152,7 +162,7 @@ class Complete(_Message):
     session: Count
     rounds: Count
     parameters: dict[str, str]
-    errors: list[tuple[Count, float, float, float]]
+    errors: list[tuple[Count, Error, Error, Error]]
 
 
 class End(_Message):

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
 
 from cvfl.errors import DecodeError
 from cvfl.types import SERVER
-from cvfl.wire.frame import HEADER, MAX_BODY, Bytes, Frame, kind_of, seal, unseal
+from cvfl.wire.frame import MAX_BODY, Bytes, Frame, seal, unseal
 from cvfl.wire.packet import Reader
 from cvfl.wire.varint import varint
 
@@ -196,12 +196,6 @@ def message_of(frame: Frame) -> Message:
             return Gradient(t0, gradient, weights[0])
         case _:
             raise DecodeError(f"unknown message kind {kind}")
-
-
-def for_evaluation(frame: Bytes) -> bool:
-    """Whether a frame is one of evaluation, open or sealed."""
-    kind, inner = kind_of(frame), HEADER.size + _PASSED.size - 1
-    return (frame[inner] if kind == PASSED and len(frame) > inner else kind) == EVALUATION
 
 
 def _passed(t0: int, m: int, body: memoryview) -> Passed:

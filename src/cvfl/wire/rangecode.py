@@ -29,6 +29,7 @@ Symbols = NDArray[np.int32]
 
 _ADAPTIVE = 0x80
 _MOST = 8  # planes, as in a packet that is not coded
+_BASIS = 128  # rows of a basis, which may be more than those of the tensor
 _LEAST = 64  # symbols that a plane may have of a smaller tensor, too
 _FEW = 32  # a plane of fewer symbols is not worth a model, nor is a column of fewer rows
 _NARROW = 8  # up to this width every symbol is counted; of wider ones those below _ESCAPE
@@ -186,7 +187,9 @@ def _checked(width: int, adaptive: bool, count: int, columns: int, packet: Packe
     """A plane's head, if it can belong to this shape: nothing is allocated for more than that."""
     if not (1 <= width <= 32 or width == 64) or (adaptive and width > 16):
         raise DecodeError(f"no symbol of a code is {width} bits wide")
-    fits = count <= max(math.prod(packet.shape), _LEAST) and 1 <= columns <= _most_columns(count, width)
+    P = packet.shape[-1] if packet.shape else 1
+    rows = max(math.prod(packet.shape[:-1]) + 1, min(P, _BASIS))  # one more than there are, or those of a basis
+    fits = count <= max(rows * P, _LEAST) and 1 <= columns <= _most_columns(count, width)
     if not fits or count % columns:
         raise DecodeError(f"{count} symbols in {columns} columns do not fit shape {packet.shape}")
     return width, adaptive, count, columns

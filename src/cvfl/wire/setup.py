@@ -3,10 +3,12 @@
     party m                                                server
        Blinded(owner = m, hops = 1)     ──────────▶                           own ids under the own key
                                         ◀──────────        Blinded(owner = j) another's, blinded by others already
-       Blinded(owner = j, hops + 1)     ──────────▶                           the same under one key more
+       Blinded(owner = j, hops + 1)     ──────────▶                           the same under one key more; a short
+                                                                              hash of each when it was the last key
                                         ◀──────────        Matched            which of the own ids all parties have
 
-Blinded ids travel in parts, so that everyone works at the same time and progress shows.
+Blinded ids travel in parts, so that everyone works at the same time and progress shows. When roles go on with an
+earlier alignment, `Gone` says which of the ids that the server has are no longer there, and only new ones travel.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from cvfl.wire.bits import packed_size, unpack
 from cvfl.wire.frame import MAX_BODY, Bytes, seal, unseal
 from cvfl.wire.packet import Reader
 
-ELEMENT = 33
-"""Bytes of a blinded id: a compressed point of the curve P-256."""
+POINT = 32
+"""Bytes of a blinded id on its way: the u-coordinate of a point of Curve25519."""
 SEAL = 16
 """Bytes that sealing adds to blinded ids on their way from party to party."""
 BLINDED, MATCHED = 5, 6
@@ -38,7 +40,10 @@ class Spelling(IntEnum):
 
 @dataclass(frozen=True)
 class Blinded:
-    """Part of owner's ids under the keys of `hops` parties; sent by m, or by the server when it passes them on."""
+    """Part of owner's ids under the keys of `hops` parties; sent by m, or by the server when it passes them on.
+
+    Each has `size` bytes: a point that is under way to the next party, or, for the server, a short hash of it.
+    """
 
     m: int
     owner: int
@@ -46,6 +51,7 @@ class Blinded:
     part: int
     parts: int
     spelling: Spelling
+    size: int
     elements: Bytes
 
 
@@ -57,24 +63,35 @@ class Matched:
     bits: Bytes
 
 
-Setup = Blinded | Matched
+@dataclass(frozen=True)
+class Gone:
+    """For each of the `count` ids that the server has of party m, in their order, one bit: whether it is gone."""
+
+    m: int
+    count: int
+    bits: Bytes
 
 
-def separate(elements: Bytes) -> list[bytes]:
+Setup = Blinded | Matched | Gone
+
+
+def separate(elements: Bytes, size: int) -> list[bytes]:
     """The blinded ids one by one."""
-    return [bytes(elements[at : at + ELEMENT]) for at in range(0, len(elements), ELEMENT)]
+    return [bytes(elements[at : at + size]) for at in range(0, len(elements), size)]
 
 
-_HEAD = "<HHIIB"
+_HEAD = "<HHIIBB"
 
 
 def encode_setup(message: Setup) -> bytes:
     """The frame of a message."""
     match message:
-        case Blinded(m, owner, hops, part, parts, spelling, elements):
-            return seal(BLINDED, m, 0, [struct.pack(_HEAD, owner, hops, part, parts, spelling), elements])
+        case Blinded(m, owner, hops, part, parts, spelling, size, elements):
+            return seal(BLINDED, m, 0, [struct.pack(_HEAD, owner, hops, part, parts, spelling, size), elements])
         case Matched(count, bits):
             return seal(MATCHED, SERVER, 0, [struct.pack("<I", count), bits])
+        case Gone(m, count, bits):
+            return seal(MATCHED, m, 0, [struct.pack("<I", count), bits])
 
 
 def decode_setup(frame: Bytes, max_body: int = MAX_BODY) -> Setup:
@@ -82,15 +99,16 @@ def decode_setup(frame: Bytes, max_body: int = MAX_BODY) -> Setup:
     kind, sender, t0, body = unseal(frame, max_body)
     reader = Reader(body)
     if kind == BLINDED and t0 == 0:
-        owner, hops, part, parts, spelling = reader.read(_HEAD, "blinded ids")
-        over = reader.left % ELEMENT
-        if owner == SERVER or part >= parts or spelling not in set(Spelling) or over not in (0, SEAL):
+        owner, hops, part, parts, spelling, size = reader.read(_HEAD, "blinded ids")
+        whole = 1 <= size <= POINT and reader.left % size in (0, SEAL % size)
+        if owner == SERVER or part >= parts or spelling not in set(Spelling) or not whole:
             raise DecodeError(f"part {part} of {parts} of the blinded ids of role {owner} is malformed")
-        return Blinded(sender, owner, hops, part, parts, Spelling(spelling), reader.take(reader.left, "blinded ids"))
-    if kind == MATCHED and t0 == 0 and sender == SERVER:
+        elements = reader.take(reader.left, "blinded ids")
+        return Blinded(sender, owner, hops, part, parts, Spelling(spelling), size, elements)
+    if kind == MATCHED and t0 == 0:
         (count,) = reader.read("<I", "number of ids")
         bits = reader.take(packed_size(count, 1), "bits")
         reader.finish()
         unpack(bits, 1, count)  # refuses unused bits that are set
-        return Matched(count, bits)
+        return Matched(count, bits) if sender == SERVER else Gone(sender, count, bits)
     raise DecodeError(f"a message of kind {kind}, role {sender} and round {t0} before the first round")

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import torch
 from sklearn.preprocessing import StandardScaler
 
+from cvfl.data.tables.ids import read_ids
 from cvfl.data.tables.organisation import Assembled, Organisation, PartyTable, assemble
 from cvfl.data.tables.sources import Source, open_table
 from cvfl.data.tables.split import Part, Shares, hashed, seed_key
@@ -59,7 +60,7 @@ def load_credit_default(path: Path, seed: int, test_share: float, dtype: torch.d
     parties = {party: tuple(names[name] for name in columns) for party, columns in _CREDIT_PARTIES.items()}
     types = {names[name]: Kind.CATEGORY for name in ("SEX", "EDUCATION", "MARRIAGE")}
     with open_table(Source("credit_default", path=file, types=types)) as table:
-        _, fractions = hashed(table.ids("ID"), seed_key(seed))
+        _, fractions = hashed(list(read_ids(table, ["ID"]).rows), seed_key(seed))
         return _assembled(table, parties, label, Shares(test_share).of(fractions), dtype)
 
 

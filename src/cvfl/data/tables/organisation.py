@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cvfl.data.tables.ids import Duplicates, read_ids
 from cvfl.data.tables.label import Label, read_label
 from cvfl.data.tables.prepare import Preparation, Settings, prepare
 from cvfl.data.tables.split import Part
@@ -24,8 +25,10 @@ class Organisation:
     """What a party says of its table: who it is, and which columns are what."""
 
     name: str
-    id: str | None = None
+    id: tuple[str, ...] = ()
+    """The columns that name a person, together."""
     integer_ids: bool = False
+    duplicates: Duplicates = "error"
     features: tuple[str, ...] = ("*",)
     exclude: tuple[str, ...] = ()
     label: str | None = None
@@ -38,7 +41,9 @@ class PartyTable:
 
     def __init__(self, party: Organisation, table: Table, loss: Loss | None = None) -> None:
         self.party, self.table = party, table
-        aside = [name for name in (party.id, party.label) if name]
+        aside = [name for name in (*party.id, party.label) if name]
+        self.notes: tuple[str, ...] = ()
+        """What was done to ids, once they are read."""
         table.select(aside, ())  # names them if they are not there
         self.features = tuple(name for name in table.select(party.features, party.exclude) if name not in aside)
         if not self.features:
@@ -47,25 +52,14 @@ class PartyTable:
 
     def ids(self) -> dict[str, int]:
         """The ids of all rows that can be used, with their places; a row without a label cannot."""
-        if self.party.id is None:
+        if not self.party.id:
             raise DataError(
                 f"{self.table.name}: private alignment needs an id column; set data.id or party.{self.party.name}.id"
             )
-        ids = list(self.table.ids(self.party.id))
-        if self.party.integer_ids:
-            ids = self._integers(ids)
-        known = self.label.known if self.label else np.ones(len(ids), dtype=bool)
-        return {text: row for row, text in enumerate(ids) if known[row]}
-
-    def _integers(self, ids: Sequence[str]) -> list[str]:
-        try:
-            numbers = [str(int(text)) for text in ids]
-        except ValueError as error:
-            bad = str(error).rpartition(": ")[2]
-            raise DataError(f"{self.table.name}: id {bad} in column {self.party.id!r} is not an integer") from None
-        if len(set(numbers)) < len(numbers):
-            raise DataError(f"{self.table.name}: ids in column {self.party.id!r} are not unique once read as integers")
-        return numbers
+        usable = self.label.known if self.label else None
+        found = read_ids(self.table, self.party.id, self.party.integer_ids, self.party.duplicates, usable)
+        self.notes = found.notes
+        return found.rows
 
     def prepared(self, rows: NDArray[np.int64], train: int, dtype: torch.dtype) -> tuple[Preparation, Tensor]:
         """The features of these rows, fitted on the first `train` of them."""

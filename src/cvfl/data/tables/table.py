@@ -33,7 +33,6 @@ __all__ = ["Categories", "Column", "Kind", "Table"]
 
 _BATCH_ROWS = 1 << 16
 _BUFFER = 1 << 20  # bytes of a column read at a time; without it pyarrow reads all that a row group has of it
-_WHOLE_FLOAT = r"^(0|-?[1-9][0-9]*)\.0$"
 
 
 class Categories(NamedTuple):
@@ -132,31 +131,15 @@ class Table:
         indices = column.indices.fill_null(-1).to_numpy()
         return Categories(codes[indices], tuple(column.dictionary.take(order).to_pylist()))
 
-    def ids(self, name: str) -> list[str]:
-        """The ids as text: 7 and 7.0 are "7", and "007" stays as it is. Every row has one, no two the same.
-
-        Letters that can be written in two ways, such as é, are the same in both (Unicode's form NFC).
-        """
-        text = pc.utf8_normalize(pa.chunked_array(list(self._texts(name))).combine_chunks(), form="NFC")
-        # Whole numbers that were floats when the file was written are there as "7.0".
-        if pc.all(pc.match_substring_regex(text, _WHOLE_FLOAT)).as_py():
-            text = pc.utf8_slice_codeunits(text, 0, -2)
-        if text.null_count:
-            raise DataError(
-                f"{self.name}: {text.null_count:,} of {self.rows:,} rows have no id in column {name!r} "
-                f"(first: row {text.is_null().index(True).as_py() + 1:,}); fill them in or leave these rows out"
-            )
-        ids: list[str] = text.to_pylist()
-        distinct = len(set(ids))  # pyarrow's own count takes three times the memory
-        if distinct < len(ids):
-            counts = pc.value_counts(text)
-            repeated = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
-            rows = [row + 1 for row, one in enumerate(ids) if one == repeated[0].as_py()]  # never the id itself
-            raise DataError(
-                f"{self.name}: {len(repeated):,} of {distinct:,} ids in column {name!r} appear twice or more "
-                f"(first: rows {rows[0]:,} and {rows[1]:,}); keep one row each"
-            )
-        return ids
+    def spelled(self, name: str) -> tuple[pa.Array, int]:
+        """The column as text without blanks around it, in Unicode's form NFC; and how many values were otherwise."""
+        chunks, changed = [], 0
+        for array in self._batches(name):
+            as_it_is = kinds.as_text(array)
+            text = pc.utf8_normalize(kinds.clean(as_it_is, self._missing), form="NFC")
+            changed += pc.sum(pc.not_equal(as_it_is, text)).as_py() or 0
+            chunks.append(text)
+        return pa.chunked_array(chunks).combine_chunks(), changed
 
     def describe(self, names: Sequence[str]) -> tuple[Column, ...]:
         """Kind, missing and distinct values of columns, for people to look at."""
@@ -215,14 +198,18 @@ class Table:
 
     def _chunks(self, name: str) -> Iterator[tuple[int, pa.Array]]:
         """Batches of a column, each with the number of rows before it; text is clean."""
-        self._native(name)
         row = 0
+        for array in self._batches(name):
+            yield row, kinds.clean(kinds.as_text(array), self._missing) if is_text(array.type) else array
+            row += len(array)
+
+    def _batches(self, name: str) -> Iterator[pa.Array]:
+        """Batches of a column as they are in the file."""
+        self._native(name)
         try:
             for batch in self._file.iter_batches(_BATCH_ROWS, columns=[name], use_threads=False):
                 array = batch.column(name)
-                array = array.cast(_values(array.type))
-                yield row, kinds.clean(kinds.as_text(array), self._missing) if is_text(array.type) else array
-                row += len(array)
+                yield array.cast(_values(array.type))
         except (pa.ArrowException, OSError) as error:
             raise DataError(
                 f"{self.name}: column {name!r} cannot be read ({one_line(error)}); the file is damaged, write it again"

@@ -37,13 +37,22 @@ class Identity(privacy.Identity):
         return grpc.ssl_channel_credentials(self.ca, self.key, self.certificate)
 
 
-HANDSHAKE, IDLE = 10.0, 60.0
+HANDSHAKE, IDLE = 5.0, 60.0
 """Seconds that a peer has for its handshake, and that a connection without a stream is kept."""
 
 
+WINDOW = 4 << 20
+"""Bytes that may be on their way on a stream before the other end has taken them."""
+
+
 def options(max_frame: int = MAX_FRAME) -> list[tuple[str, int]]:
-    """Limits and keepalive of a connection: a silent peer is noticed within half a minute."""
+    """Limits and keepalive of a connection: a silent peer is noticed within half a minute.
+
+    The window is large from the start, instead of found out by pings that cost as much as a small message.
+    """
     return [
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", WINDOW),
         ("grpc.max_receive_message_length", max_frame),
         ("grpc.max_send_message_length", max_frame),
         ("grpc.keepalive_time_ms", 10_000),

@@ -20,8 +20,9 @@ _FINAL = {
 }
 _UP = "up"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
-_SHORTEST_CONNECT, _LONGEST_CONNECT = 1.0, 20.0
-"""Seconds until an attempt to connect, with its handshake, counts as failed."""
+_SHORTEST_CONNECT, _LONGEST_CONNECT = 1.0, 60.0
+"""Seconds until an attempt to connect, with its handshake, counts as failed: beside a flood of connections a party has
+to wait for its turn, and who gives up goes back to the end of the queue."""
 
 
 def attend(

@@ -4,8 +4,8 @@
                                        ├──▶ queue ──▶ ServerRole ──▶ outbox of each party ──▶ its stream
     stream of party n ──reader thread──┘
 
-A stream that breaks is a party that left; the run waits for it, visibly, and goes on when it is back. The queue is
-bounded in bytes, and nothing but its hello is read of a stream before the role has let it in.
+A stream that breaks is a party that left; the run waits for it, visibly, and goes on when it is back. Queue and
+outboxes are bounded in bytes, and nothing but its hello is read of a stream before the role has let it in.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cvfl.errors import CvflError, DecodeError, ExhaustedError, RemoteProtocolError
-from cvfl.runtime.bytequeue import ByteQueue
+from cvfl.runtime.bytequeue import UNREAD, ByteQueue, Outbox
 from cvfl.runtime.carrier import Replies, ServerEnd, TermsError
 from cvfl.runtime.grpc.channel import (
     MAX_FRAME,
@@ -52,7 +52,8 @@ class Connection:
     name: str | None
     first: bytes
     frames: Iterator[bytes]
-    outbox: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue)
+    cancel: Callable[[], None]
+    outbox: Outbox = field(default_factory=Outbox)
     m: int = 0
 
 
@@ -189,8 +190,9 @@ class FederationServer:
         self._send(self.role.work())
 
     def _cut(self, connection: Connection, why: str) -> None:
-        """End a party's connection, and say so; it may come again."""
+        """End a party's connection, whether or not it reads, and say so; it may come again."""
         self._notices.add("cut", self.role.names[connection.m - 1], why)
+        connection.cancel()
         self._part_with(connection)
 
     def _part_with(self, connection: Connection) -> None:
@@ -201,10 +203,10 @@ class FederationServer:
             self.role.leave(connection.m)
 
     def _send(self, replies: Replies) -> None:
-        for m, frame in replies:
-            if m in self._parties:
-                self._parties[m].outbox.put(frame)
+        full = {m for m, frame in replies if m in self._parties and not self._parties[m].outbox.put(frame)}
         self._watch.sent(m for m, _ in replies)
+        for m in full:
+            self._cut(self._parties[m], f"it has left more than {UNREAD >> 20} MB unread")
 
     def _tell_all(self, reason: str) -> None:
         for connection in self._parties.values():
@@ -239,7 +241,7 @@ class FederationServer:
         silent.daemon = True
         silent.start()
         try:
-            connection = Connection(name, next(frames), frames)
+            connection = Connection(name, next(frames), frames, context.cancel)
         except (StopIteration, grpc.RpcError):
             return
         finally:

@@ -12,9 +12,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from cvfl.errors import CvflError, DecodeError, RemoteProtocolError
-from cvfl.runtime.bytequeue import ByteQueue
+from cvfl.runtime.bytequeue import UNREAD, ByteQueue
 from cvfl.runtime.carrier import Replies, ServerEnd
 from cvfl.runtime.inprocess import one_thread_a_role
 from cvfl.runtime.nvflare.parcel import Parcel, State, fitting, unpack
@@ -41,14 +42,18 @@ class Line:
         self.name, self._ask, self._answers, self._patience = name, ask, answers, patience
         self._changed = threading.Condition()
         self._outbox: deque[bytes] = deque()
+        self._waiting = 0
         self._closed, self._failed = False, False
         self.busy = True
         self._thread = threading.Thread(target=self._run, name=f"cvfl-{name}", daemon=True)
         self._thread.start()
 
     def post(self, frame: bytes) -> None:
-        """Send a frame as soon as the line is free."""
+        """Send a frame as soon as the line is free; a party that leaves too much unread ends the run."""
         with self._changed:
+            self._waiting += len(frame)
+            if self._waiting > UNREAD and self._outbox:
+                raise RemoteProtocolError(f"{self.name}: it has left more than {UNREAD >> 20} MB unread")
             self._outbox.append(frame)
             self.busy = not self._failed
             self._changed.notify_all()
@@ -66,6 +71,7 @@ class Line:
                 if not working:
                     self._changed.wait_for(lambda: self._outbox or self._closed)
                 frames = tuple(self._outbox.popleft() for _ in range(fitting(self._outbox)))
+                self._waiting -= sum(map(len, frames))
             number += 1
             answer = self._exchange(Parcel(number, frames))
             if answer is None:
@@ -82,12 +88,16 @@ class Line:
         while not self._closed:
             asked, seconds = time.monotonic(), (TIMEOUT + len(data) / _BYTES_A_SECOND) * 2**tries
             reply = self._ask(self.name, data, seconds)
-            if reply is not None:
-                return _checked(request.number, reply)
             now = time.monotonic()
-            if now - began > self._patience:
+            if reply is not None:
+                answer = _checked(request.number, reply)
+                if answer.state is not State.FULL:
+                    return answer
+                began, tries = now, 0  # it is there, and has no room: the request comes again
+            elif now - began > self._patience:
                 return Parcel.failed(request.number, f"no answer for {self._patience:.0f} s")
-            tries = min(tries + (now - asked >= seconds), 6)  # who is not there at all says so at once
+            else:
+                tries = min(tries + (now - asked >= seconds), 6)  # who is not there at all says so at once
             time.sleep(_PAUSE)
         return None
 
@@ -187,7 +197,8 @@ def _tell(lines: Iterable[Line], frame: bytes) -> None:
     """Let every party hear why the run ends, as far as it can be reached quickly."""
     listed = list(lines)
     for line in listed:
-        line.post(frame)
+        with suppress(RemoteProtocolError):  # one that does not read hears nothing
+            line.post(frame)
     until = time.monotonic() + _FAREWELL
     while any(line.busy for line in listed) and time.monotonic() < until:
         time.sleep(0.05)

@@ -1,7 +1,8 @@
 """A party's side of the carrier: numbered parcels come in, one thread drives the role, its answers go back.
 
 A request that is repeated, because it or its answer was lost, is answered with what was answered before. A party that
-computes for long answers "still working" in between, so that time-outs measure the connection and not the work.
+computes for long answers "still working" in between, so that time-outs measure the connection and not the work. What
+waits is bounded in bytes both ways: a request for which there is no room is not taken, and comes again.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import logging
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from cvfl.errors import CvflError, ProtocolError, plain
+from cvfl.runtime.bytequeue import PEER
 from cvfl.runtime.carrier import PartyEnd
 from cvfl.runtime.inprocess import one_thread_a_role
 from cvfl.runtime.nvflare.parcel import Parcel, State, fitting, unpack
@@ -56,6 +58,8 @@ class Mailbox:
         """The answer to a request; any thread may call it."""
         request = unpack(data)
         with self._changed:
+            if request.number > self._last and not self._changed.wait_for(self._has_room, WAIT):
+                return Parcel(request.number, (), State.FULL).pack()
             if request.number == self._last:
                 self._changed.wait_for(lambda: self._kept or self._last != request.number)
                 return self._kept
@@ -64,9 +68,9 @@ class Mailbox:
             self._last, self._kept = request.number, b""
             self._inbox.extend(request.frames)
             self._changed.notify_all()
-            self._changed.wait_for(self._rests, WAIT)
+            self._changed.wait_for(lambda: self._rests() or full(self._outbox), WAIT)
             self._kept = self._parcel(request.number).pack()
-            self._changed.notify_all()
+            self._changed.notify_all()  # there is room again for what the party says
             return self._kept
 
     def close(self) -> None:
@@ -74,6 +78,13 @@ class Mailbox:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+    @property
+    def _over(self) -> bool:
+        return self._closed or bool(self._reason)
+
+    def _has_room(self) -> bool:
+        return not full(self._inbox) or self._over
 
     def _rests(self) -> bool:
         return bool(self._reason) or not (self._working or self._inbox)
@@ -114,8 +125,12 @@ class Mailbox:
             self._next()  # tells that all is done, and waits for the end of the job
 
     def _say(self, frame: Bytes) -> None:
+        """Lay an answer down for the server to fetch, as soon as it has fetched enough of those before."""
         with self._changed:
+            # With a full inbox the server is held back already: to wait for it as well would be for ever.
+            self._changed.wait_for(lambda: not full(self._outbox) or full(self._inbox) or self._over)
             self._outbox.append(frame)
+            self._changed.notify_all()
 
     def _next(self) -> Bytes | None:
         """The next frame; none when the job is over."""
@@ -126,6 +141,7 @@ class Mailbox:
             if self._closed:
                 return None
             self._working = True
+            self._changed.notify_all()
             return self._inbox.popleft()
 
     def _fail(self, reason: str, may_leave: bool, kind: str) -> None:
@@ -141,3 +157,8 @@ class Mailbox:
         with self._changed:
             self._reason = reason
             self._changed.notify_all()
+
+
+def full(frames: Iterable[Bytes]) -> bool:
+    """Whether these are as many bytes as may wait."""
+    return sum(map(len, frames)) > PEER

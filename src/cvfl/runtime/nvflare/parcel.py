@@ -20,11 +20,12 @@ MAX_PARCEL = 256 << 20
 
 
 class State(IntEnum):
-    """What the sender does now: it waits for frames, it still works on some, or it has given up."""
+    """What the sender does now: it waits for frames, still works on some, has given up, or had no room for these."""
 
     WAITING = 0
     WORKING = 1
     FAILED = 2
+    FULL = 3
 
 
 @dataclass(frozen=True)

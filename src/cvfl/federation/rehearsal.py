@@ -1,0 +1,129 @@
+"""The set-up of a run in one process: the frames that its roles would exchange as a server and parties on their own.
+
+In one process nobody has to say hello. So that a run counts the same bytes wherever its roles are, the frames of an
+undisturbed handshake are made here, with what each role would say, and counted; nobody reads them. Keys come without
+certificates here. Between machines each party's certificate and signature are added, once up and once to every party.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cvfl.config.schema import RunConfig
+from cvfl.federation.load import Loaded, row_key
+from cvfl.federation.targets import LOSSES
+from cvfl.federation.terms import facts_of, offer_of, terms_of, told_errors
+from cvfl.protocol import Plan, Recipe
+from cvfl.runtime.meter import Meter
+from cvfl.types import SERVER, Direction
+from cvfl.wire.control import (
+    Begin,
+    Complete,
+    Control,
+    End,
+    Have,
+    Hello,
+    Offer,
+    PublicKey,
+    Recall,
+    RowSecret,
+    Settle,
+    Settled,
+    Targets,
+    encode_control,
+)
+
+_RUN, _SESSION = "0" * 16, 1
+_KEY = PublicKey(public="0" * 64)
+_SEAL = 16
+_LABEL = 8
+"""Bytes of a label on its way."""
+Said = Iterator[tuple[int, Direction, Control | Targets]]
+UP, DOWN = Direction.UP, Direction.DOWN
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a server and parties with this configuration and these rows would say to each other around the rounds."""
+
+    config: RunConfig
+    recipe: Recipe
+    loaded: Loaded
+
+    def begin(self, meter: Meter) -> None:
+        """Count what is said before the first round; the alignment was counted when it was run."""
+        meter.include(self.loaded.found.traffic.parties)
+        self._count(meter, self._before())
+        meter.begin()
+
+    def end(self, meter: Meter, parameters: Mapping[str, str], history: Sequence[Mapping[str, Any]]) -> None:
+        """Count what is said after the last round."""
+        self._count(meter, self._after(parameters, history))
+
+    @property
+    def _plan(self) -> Plan:
+        return self.recipe.plan
+
+    @property
+    def _parties(self) -> list[tuple[int, str]]:
+        return list(enumerate(self.recipe.names, start=1))
+
+    @property
+    def _offers(self) -> list[Offer]:
+        widths = zip(self.recipe.names, self.recipe.offered, strict=True)
+        return [offer_of(self.config, name).model_copy(update={"width": width}) for name, width in widths]
+
+    def _count(self, meter: Meter, said: Said) -> None:
+        for m, direction, message in said:
+            meter.add(m, direction, encode_control(message, m if direction is UP else SERVER))
+
+    def _before(self) -> Said:
+        plan, terms, offers = self._plan, terms_of(self.config), self._offers
+        tables, aligned, found = self.loaded.told > 0, self.loaded.aligned, self.loaded.found
+        ids = list(aligned.sizes) if aligned else [0] * plan.M
+        new, kept = list(found.came) or [0] * plan.M, list(found.kept) or [""] * plan.M
+        key = _KEY if tables or self.config.privacy.keyed else None
+        rows = [plan.rows, plan.validation_rows, plan.test_rows]
+        facts = facts_of(self.recipe.names, offers, rows, self.loaded.data.loss, self.loaded.data.outputs)
+        keys = [key] * plan.M if key else []
+        for m, name in self._parties:
+            yield m, UP, Hello(name=name, terms=terms, offer=offers[m - 1])
+            yield m, DOWN, Recall(session=_SESSION)
+            has, since, came = ids[m - 1], kept[m - 1], new[m - 1]
+            yield m, UP, Have(session=_SESSION, run="", rounds=[], ids=has, kept=since, new=came, key=key)
+            settle = Settle(session=_SESSION, run=_RUN, m=m, how=found.how, keys=keys, ids=ids)
+            yield m, DOWN, settle.model_copy(update={"kept": found.earlier, "new": new})
+            yield m, UP, Settled(session=_SESSION, rows=rows)
+            yield m, DOWN, Begin(session=_SESSION, m=m, t0=0, facts=facts)
+        if tables:
+            yield from self._rows_settled([offer.label for offer in offers].index(True) + 1)
+
+    def _rows_settled(self, holder: int) -> Said:
+        """By what rows are ordered, from the first party; what they are for, from the one that holds the labels."""
+        plan = self._plan
+        sealed = "00" * (len(row_key(self.config)) + _SEAL)
+        yield 1, UP, RowSecret(session=_SESSION, sealed=[sealed] * (plan.M - 1))
+        labels = 0 if self.config.privacy.relayed else plan.rows + plan.validation_rows + plan.test_rows
+        yield holder, UP, self._targets(labels)
+        for m, _ in self._parties:
+            if m != 1:
+                yield m, DOWN, RowSecret(session=_SESSION, sealed=[sealed])
+            if m != holder:
+                yield m, DOWN, self._targets(min(labels, plan.rows) if plan.algorithm == 1 else 0)
+
+    def _targets(self, labels: int) -> Targets:
+        data = self.loaded.data
+        return Targets(0, LOSSES.index(data.loss), data.outputs, bytes(self.loaded.told), bytes(_LABEL * labels))
+
+    def _after(self, parameters: Mapping[str, str], history: Sequence[Mapping[str, Any]]) -> Said:
+        rounds = self._plan.rounds
+        for m, name in self._parties:
+            roles = (name, "server") if m == self.recipe.holder else (name,)
+            hashes = {role: parameters[role] for role in roles}
+            found = {line["round"]: line.get("compression_error", {}).get(name) for line in history}
+            errors = told_errors({t0: tuple(error.values()) for t0, error in found.items() if error})
+            yield m, UP, Complete(session=_SESSION, rounds=rounds, parameters=hashes, errors=errors)
+            yield m, DOWN, End(rounds=rounds)
+            yield m, UP, End(rounds=rounds)

@@ -1,0 +1,107 @@
+"""What a sender's compressor learns from a round: what the loss sees of a tensor, and whether what was sent will do.
+
+    curvature       gradients in h for labels that the model would draw itself: where the loss is sensitive to an error
+    stake           the loss, or what was learned so far, if that is less: what an error may take a small share of
+    certificate     the gradient that the decoded ĥ causes beside that of h: their cosine, the ratio of their lengths
+
+The sender computes all of it from what it has anyway: the certificate costs no byte, and is there for every message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cvfl.protocol.codec import Codec
+from cvfl.protocol.losses import Loss
+
+_FEW = 10_000  # held-out rows from which on their number does not matter
+Outputs = Callable[[Tensor], Tensor]
+"""The model's outputs as a function of what is sent, all else given."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What is to be learned of a tensor that is sent: gradients in it, and the loss."""
+
+    gradient: Tensor
+    loss: float
+    drawn: Tensor
+    """The gradient for labels that the model would draw itself."""
+    learned: float
+    plain: Tensor
+    """The gradient of the outputs themselves, with random signs: how they, not the loss, change with what is sent."""
+    spread: float
+    """Half the variance of the outputs."""
+
+    @property
+    def stake(self) -> float:
+        """What an error may take a small share of."""
+        return min(self.loss, self.learned)
+
+    def teach(self, codec: Codec, sent: Tensor, senders: int = 1) -> None:
+        """Let a compressor learn what it wants to know; errors of so many senders come together."""
+        if codec.follows:
+            codec.observe(self.drawn, self.stake / senders, sent)
+        else:
+            codec.observe(self.gradient, self.loss)
+
+    def teach_held_out(self, codec: Codec, sent: Tensor, senders: int, rows: int) -> None:
+        """The same for so many held-out rows: all outputs count alike, also of rows that training has by heart.
+
+        A metric of few rows moves more by the same error, so it gets less of it.
+        """
+        if codec.follows:
+            codec.observe(self.plain, self.spread / senders * min(1.0, rows / _FEW), sent)
+
+
+def lesson(outputs: Outputs, h: Tensor, labels: Tensor, loss: Loss, u: Tensor) -> Lesson:
+    """The lesson of a round, with one random number a row."""
+    leaf = h.detach().requires_grad_()
+    out = outputs(leaf)
+    z, value = out.reshape(len(out), -1), loss(out, labels)
+    gradient, plain = (
+        torch.autograd.grad(sum_, leaf, retain_graph=True)[0] for sum_ in (value, (z * _signs(u, z)).sum(1).mean())
+    )
+    spread = 0.5 * float((z - z.mean(0)).detach().double().square().sum(1).mean())
+    learned = loss.learned(out)
+    return Lesson(gradient, float(value.detach()), _drawn(out, leaf, loss, u), learned, plain, spread)
+
+
+def prime(codec: Codec, outputs: Outputs, h: Tensor, loss: Loss, u: Tensor) -> None:
+    """Let a compressor that follows the loss begin with the curvature before the first message."""
+    leaf = h.detach().requires_grad_()
+    codec.prime(_drawn(outputs(leaf), leaf, loss, u), h)
+
+
+def certify(codec: Codec, outputs: Outputs, h: Tensor, decoded: Tensor, labels: Tensor, loss: Loss) -> None:
+    """Compare the gradient that a message causes with the one that h itself causes."""
+    leaves = [x.detach().requires_grad_() for x in (h, decoded)]
+    exact, caused = (torch.autograd.grad(loss(outputs(leaf), labels), leaf)[0] for leaf in leaves)
+    codec.certify(*agreement(exact, h, caused, decoded))
+
+
+def agreement(g: Tensor, h: Tensor, g_sent: Tensor, h_sent: Tensor) -> tuple[float, float, float]:
+    """Products of the gradients that a linear layer over h has, exact and caused: sums of g h' over the rows."""
+    a, b, x, y = (t.detach().reshape(len(t), -1).double() for t in (g, g_sent, h, h_sent))
+    pairs = ((a, a, x, x), (a, b, x, y), (b, b, y, y))
+    exact, across, caused = (float(((s @ t.t()) * (u @ v.t())).sum()) for s, t, u, v in pairs)
+    return exact, across, caused
+
+
+def _signs(u: Tensor, z: Tensor) -> Tensor:
+    """1 or -1 for every output of every row, any two of them independent, by the bits of one random number a row.
+
+    Output j has the parity of the bits of u that are ones in j + 1.
+    """
+    bits = (u * 2**24).long()[:, None] & torch.arange(1, z.shape[1] + 1, device=u.device)
+    for half in (16, 8, 4, 2, 1):
+        bits = bits ^ (bits >> half)
+    return (1 - 2 * (bits & 1)).to(z)
+
+
+def _drawn(out: Tensor, leaf: Tensor, loss: Loss, u: Tensor) -> Tensor:
+    return torch.autograd.grad(loss(out, loss.draw(out, u)), leaf)[0]

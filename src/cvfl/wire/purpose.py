@@ -1,0 +1,43 @@
+"""What a frame is sent for, by its kind: the one table by which bytes are counted."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from cvfl.wire.control import CONTROL, TARGETS
+from cvfl.wire.frame import HEADER, Bytes, kind_of
+from cvfl.wire.message import BROADCAST, EMBEDDING, EVALUATION, FOLDED, GRADIENT, PASSED, REPORT, SLOPED
+from cvfl.wire.setup import BLINDED, MATCHED
+
+
+class Purpose(StrEnum):
+    """Training, evaluation of held-out rows, finding the shared rows, or agreeing on a run and ending it."""
+
+    TRAINING = "training"
+    EVALUATION = "evaluation"
+    ALIGNMENT = "alignment"
+    SETUP = "setup"
+
+
+PURPOSES = {
+    EMBEDDING: Purpose.TRAINING,
+    BROADCAST: Purpose.TRAINING,
+    GRADIENT: Purpose.TRAINING,
+    SLOPED: Purpose.TRAINING,
+    FOLDED: Purpose.TRAINING,
+    REPORT: Purpose.TRAINING,
+    EVALUATION: Purpose.EVALUATION,
+    BLINDED: Purpose.ALIGNMENT,
+    MATCHED: Purpose.ALIGNMENT,
+    CONTROL: Purpose.SETUP,
+    TARGETS: Purpose.SETUP,
+}
+"""Of every kind but that of a passed message, which is for what the sealed one inside is for."""
+_INNER_KIND = HEADER.size + 2
+"""Where a passed message names the kind of what it holds: behind its receiver."""
+
+
+def purpose_of(frame: Bytes) -> Purpose:
+    """What a whole frame is for, open or sealed."""
+    kind = kind_of(frame)
+    return PURPOSES[int(frame[_INNER_KIND]) if kind == PASSED else kind]
