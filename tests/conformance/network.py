@@ -65,6 +65,10 @@ class Proxy:
         except OSError:
             pass
         finally:
+            # Shut down first: a socket that is only closed stays open while the other direction is being read.
+            for end in (source, sink):
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
             for end in (source, sink):
                 end.close()
 

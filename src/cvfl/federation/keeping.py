@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -142,10 +142,23 @@ class ServerKeeper:
         self.forget()
         return AlignmentServer(self.names, sizes, earlier, came if earlier else None)
 
-    def keep(self, alignment: AlignmentServer, number: str) -> None:
-        """The alignment is over."""
-        self._kept = alignment.kept(number, _today())
-        self._folder.save(asdict(self._kept))
+    def keep(self, alignment: AlignmentServer, number: str, owed: Sequence[int] = ()) -> None:
+        """The alignment is over; the run that first uses it owes it so many bytes of each party."""
+        self._save(replace(alignment.kept(number, _today()), owed=tuple(owed)))
+
+    @property
+    def owed(self) -> tuple[int, ...]:
+        """Bytes of each party that the alignment took and no run has counted yet."""
+        return self._kept.owed if self._kept else ()
+
+    def counted(self) -> None:
+        """A run counts them from now on."""
+        if self._kept is not None and self._kept.owed:
+            self._save(replace(self._kept, owed=()))
+
+    def _save(self, kept: KeptByServer) -> None:
+        self._kept = kept
+        self._folder.save(asdict(kept))
 
 
 def _today() -> str:

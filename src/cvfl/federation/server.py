@@ -246,11 +246,11 @@ class ServerRole:
             self.rows.check(self._all_offers())
             self.rounds.drop()
             self._belongs_to(secrets.token_hex(8))
-            self.meter.anew()
             if how == "align":
                 how, kept = self.keeper.agree([one.kept for one in have], ids, new)
-                self.aligned = self.keeper.aligned() if how == "kept" else None
-                self._alignment = self.keeper.begin(ids, kept, new) if how == "align" else None
+            self.meter.anew(self.keeper.owed if how == "kept" else ())
+            self.aligned = self.keeper.aligned() if how == "kept" else None
+            self._alignment = self.keeper.begin(ids, kept, new) if how == "align" else None
         keys = [one.key for one in have if one.key]
         settle = Settle(session=self._session, run=self._run, m=1, how=how, keys=keys, ids=ids, kept=kept, new=new)
         return self._to_all(lambda m: settle.model_copy(update={"m": m}))
@@ -270,11 +270,12 @@ class ServerRole:
             raise RemoteProtocolError(f"{self.names[m - 1]}: blinded ids, but no alignment is under way")
         with self._blamed(m):
             replies = self._alignment.receive(message)
+        frames = self._sent(replies)
         self.aligned = self._alignment.aligned
         if self.aligned is not None:
-            self.keeper.keep(self._alignment, self._run)
+            self.keeper.keep(self._alignment, self._run, self.meter.for_alignment(len(self.names)))
             self._alignment = None  # blinded ids take much room
-        return self._sent(replies)
+        return frames
 
     def _targets(self, m: int, targets: Targets) -> Replies:
         self.rows.accept(targets)
@@ -312,6 +313,7 @@ class ServerRole:
         self._hellos.clear()
         self.meter.begin()
         self._keep()
+        self.keeper.counted()
         self.rounds.go_back(self.rows.machine(facts), t0)
         return replies
 

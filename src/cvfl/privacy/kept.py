@@ -93,6 +93,8 @@ class KeptByServer:
     hashes: tuple[bytes, ...]
     spellings: tuple[Spelling, ...]
     common: int
+    owed: tuple[int, ...] = ()
+    """Bytes of each party that it took, as long as no run has counted them."""
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -79,8 +79,7 @@ class Party:
             raise LocalProtocolError(f"{self.holding.name}: start() comes before the first message")
         slope = self._slope(message)
         if self.codec.follows or self.evaluation_codec.follows:
-            # From no more than was released, so that nothing a compressor sends can tell more.
-            self._learn(slope, self._h if self.release is None else self._as_decoded())
+            self._learn(slope, self._leaving())
         gradient, loss = self._local_steps(slope, self._h)
         if not self.codec.follows:
             self.codec.observe(gradient, loss)
@@ -118,8 +117,7 @@ class Party:
             h.backward(gradient)  # type: ignore[no-untyped-call]
             self.optimizer.step()
         if self.release is not None:
-            # A compressor learns from no more than was released, so that nothing it sends can tell more.
-            gradient, loss = slope.at(self._as_decoded(), 0)
+            gradient, loss = slope.at(self._leaving(), 0)
         return gradient, float(loss)
 
     def _learn(self, slope: Slope, h: Tensor) -> None:
@@ -145,13 +143,13 @@ class Party:
         """h_m of this round as everyone else has it."""
         assert self._h is not None
         if not self._sent:  # after a restart; once, since a compressor that has learned would code it otherwise
-            self._sent = self.codec.encode(self._released(self._h, EMBEDDING, self.t0), self.t0)
+            self._sent = self.codec.encode(self._leaving(), self.t0)
         return self.codec.decode(self._sent, self.t0, tuple(self._h.shape), self._h.dtype).to(self._h.device)
 
     def _embedding(self) -> Embedding:
         # After a restart h_m is there already: computing it again would move the statistics of normalisation layers.
-        self._h = h = self._forward() if self._h is None else self._h
-        h = self._released(h, EMBEDDING, self.t0)
+        self._h = self._forward() if self._h is None else self._h
+        h = self._leaving()
         if self.t0 == 0 and self.codec.follows:
             u = self.plan.uniform(0, self.m)
             prime(self.codec, self.exchange.alone(len(h)), h, self.plan.loss, u)
@@ -159,6 +157,11 @@ class Party:
         # Measured where it is reported: on the rounds that an evaluation follows.
         self.measured = self.codec.measure(h, data, self.t0) if self.plan.evaluates_after(self.t0) else None
         return Embedding(self.t0, self.m, data)
+
+    def _leaving(self) -> Tensor:
+        """h_m of this round as it is released; a compressor learns from no more, so nothing it sends can tell more."""
+        assert self._h is not None
+        return self._released(self._h, EMBEDDING, self.t0)
 
     def _released(self, h: Tensor, purpose: str, t0: int) -> Tensor:
         return h if self.release is None else self.release(h, purpose, t0)

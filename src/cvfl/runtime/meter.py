@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cvfl.types import Direction
@@ -74,10 +74,18 @@ class Meter:
         """A session begins."""
         self._earlier, self._beside = _summed([self._earlier, self._beside]), {}
 
-    def anew(self) -> None:
-        """This session settles the rows anew: what led to rows before it was in vain."""
-        self.sent_again += _total(self._earlier) + _total(self.before)
-        self._earlier, self.before = {}, {}
+    def anew(self, owed: Sequence[int] = ()) -> None:
+        """This session settles the rows anew: what led to rows before it was in vain.
+
+        But for an alignment that it takes up and no run has counted: of party 1, 2, ... so many bytes.
+        """
+        vain = _summed([self._earlier, self.before])
+        self.sent_again += _total(vain) - min(sum(owed), sum(traffic.alignment for traffic in vain.values()))
+        self._earlier, self.before = {m: Traffic(alignment=n) for m, n in enumerate(owed, start=1)}, {}
+
+    def for_alignment(self, M: int) -> list[int]:
+        """Bytes of each party that alignment took in this session."""
+        return [self._beside.get(m, Traffic()).alignment for m in range(1, M + 1)]
 
     def begin(self) -> None:
         """The rounds begin, with what was sent so far; or they go on, and it was sent before."""
