@@ -52,6 +52,7 @@ class Party:
         self._embed = Forward(self._h_of, plan.seed, m, self._rows(torch.arange(2) % plan.rows))
         self._x = torch.empty(0)
         self._h: Tensor | None = None
+        self._out: Tensor | None = None
         self._sent = b""
 
     @property
@@ -83,7 +84,7 @@ class Party:
         gradient, loss = self._local_steps(slope, self._h)
         if not self.codec.follows:
             self.codec.observe(gradient, loss)
-        self.t0, self._h, self._sent = self.t0 + 1, None, b""
+        self.t0, self._h, self._out, self._sent = self.t0 + 1, None, None, b""
         replies: list[Message] = [self._evaluation(message.t0)] if self.plan.evaluates_after(message.t0) else []
         return replies if self.done else [*replies, self._embedding()]
 
@@ -161,7 +162,8 @@ class Party:
     def _leaving(self) -> Tensor:
         """h_m of this round as it is released; a compressor learns from no more, so nothing it sends can tell more."""
         assert self._h is not None
-        return self._released(self._h, EMBEDDING, self.t0)
+        self._out = self._released(self._h, EMBEDDING, self.t0) if self._out is None else self._out
+        return self._out
 
     def _released(self, h: Tensor, purpose: str, t0: int) -> Tensor:
         return h if self.release is None else self.release(h, purpose, t0)
@@ -204,7 +206,7 @@ class Party:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken; the next message may be the answer to the embedding then pending."""
-        self.t0 = state["t0"]
+        self.t0, self._out, self._sent = state["t0"], None, b""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.exchange.load_state_dict(state["codecs"])
