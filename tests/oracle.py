@@ -57,12 +57,23 @@ class Writer:
         words = [*end.written, end.low >> 32]
         return [*words, 0] if (self.low + self.range) >> 32 == (self.low + 2**32 - 1) >> 32 else words
 
+    def code(self) -> bytes:
+        """The words with their highest bytes first, the last one rounded up while the interval allows it."""
+        words = self.words()
+        for step in (2**24, 2**16, 2**8) if words else ():
+            last = (words[-1] + step - 1) // step * step
+            if last < 2**32 and (last * 2**32 - self.low) % 2**64 < self.range:
+                words[-1] = last
+                break
+        return struct.pack(f">{len(words)}I", *words).rstrip(b"\0")
+
 
 class Reader:
     """Beyond its end a code goes on with zeros."""
 
-    def __init__(self, words: Sequence[int]) -> None:
-        self.words, self.given = iter(words), len(words)
+    def __init__(self, code: bytes) -> None:
+        self.code, whole = code, code + bytes(-len(code) % 4)
+        self.words = iter(struct.unpack(f">{len(whole) // 4}I", whole))
         self.beyond, self.range = next(self.words, 0) << 32 | next(self.words, 0), 2**64 - 1
 
     def read(self, lefts: Sequence[int]) -> int:
@@ -78,10 +89,10 @@ class Reader:
             self.beyond, self.range = self.beyond << 32 | next(self.words, 0), self.range << 32
         return symbol
 
-    def end(self, symbols: int) -> None:
-        """Nothing may be left over."""
-        if next(self.words, None) is not None or (self.beyond >= 2**33 - 1 if symbols else self.given):
-            raise Refused("words too many")
+    def end(self, symbols: int, bits: float) -> None:
+        """Nothing may be left over of a code for so many symbols, which say so many bits."""
+        if self.code.endswith(b"\0") or 8 * len(self.code) > (bits + 0.006 * symbols + 48 if symbols else 0):
+            raise Refused("bytes too many")
 
 
 def lefts(counts: Column) -> list[int]:
@@ -189,18 +200,20 @@ def read(coder: Reader, model: Model, count: int) -> list[int]:
         for number, column in enumerate(places):
             parts = lefts(model.counts[number])
             seen.append([coder.read(parts) for _ in column])
+            model.bits += sum(model.cost(number, symbol) for symbol in seen[-1])
         flat = [i for column in places for i in column]
         for i, symbol in zip(flat, (symbol for column in seen for symbol in column), strict=True):
             symbols[i] = symbol
         beyond = [i for i in flat if symbols[i] == model.escape]
         for i, symbol in zip(beyond, read_plain(coder, len(beyond), model.width), strict=True):
             symbols[i] = symbol
+        model.bits += model.width * len(beyond)
         model.learn(seen)
     return symbols
 
 
-def head(code: bytes, n: int, scalar_size: int = 4) -> tuple[list[Head], list[int]]:
-    """The head of a code, read as the page says: (width, adaptive, count, columns) of each plane; and the words."""
+def head(code: bytes, n: int, scalar_size: int = 4) -> tuple[list[Head], bytes]:
+    """The head of a code, read as the page says: (width, adaptive, count, columns) of each plane; and what follows."""
 
     def number() -> int:
         nonlocal at  # type: ignore[misc]
@@ -217,7 +230,7 @@ def head(code: bytes, n: int, scalar_size: int = 4) -> tuple[list[Head], list[in
         count = number()
         planes.append((width, adaptive, count - 1 if count else n, number()))
     at += code[0] // 16 * scalar_size
-    return planes, list(struct.unpack(f"<{(len(code) - at) // 4}I", code[at:]))
+    return planes, code[at:]
 
 
 def written(

@@ -26,22 +26,22 @@ SPECS += ["deadzone:step=1", "deadzone:step=0.25", "deadzone:step=0.01", "schedu
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("shape", [(1, 1), (7, 5), (40, 16), (333, 7), (400, 24)])
 def test_law_5_bytes_are_near_the_ideal_adaptive_code(spec, shape):
-    """Within 3% from 2 KB on; within 5% and two words below. Over four rounds, with the counts of those before."""
+    """Within 3% from 2 KB on; within 5% and five bytes below. Over four rounds, with the counts of those before."""
     sender, inner, counts = Entropy(build(spec)), build(spec), {}
     for t0 in range(4):
         h, context = embeddings(*shape, seed=t0), Context(seed=1, t0=t0)
         data = encode_packet(sender.compress(h, context))
         plain = inner.compress(h, context)
-        read, words = head(data[1:], h.numel())
+        read, tail = head(data[1:], h.numel())
         coder, counts, bits = written([values_of(plane) for plane in plain.planes], read, counts)
-        assert words == coder.words()
-        stated = len(data) - 4 * len(words)  # dtype, numbers of planes, their heads and the scalars
+        assert tail == coder.code()
+        stated = len(data) - len(tail)  # dtype, numbers of planes, their heads and the scalars
         assert stated <= 2 + 5 * len(read) + 4 * len(plain.scalars)
         if bits / 8 >= 2048:
             assert len(data) <= 1.03 * bits / 8
         else:
-            assert len(data) <= 1.05 * bits / 8 + stated + 8
-        assert 4 * len(words) >= bits / 8 * (1 - 1e-6) - 4  # no code is shorter than its model allows
+            assert len(data) <= 1.05 * bits / 8 + stated + 5
+        assert len(tail) >= bits / 8 * (1 - 1e-6) - 4  # no code is shorter than its model allows, but for its zeros
         sender.settle(decode_packet(data, shape), h, context)
 
 
@@ -94,14 +94,14 @@ def test_what_was_sent_is_settled_not_what_was_compressed_last():
 
 def test_another_shape_starts_its_models_anew():
     sender, receiver = Entropy(DeadZone(0.5)), Entropy(DeadZone(0.5))
-    for rows in (100, 10, 100):
+    for rows in (100, 3, 100):
         h = embeddings(rows, 8)
         read = decode_packet(encode_packet(sender.compress(h, CONTEXT)), (rows, 8))
         back = receiver.decompress(read, CONTEXT)
         assert torch.equal(back, DeadZone(0.5).decompress(DeadZone(0.5).compress(h, CONTEXT), CONTEXT))
         for end in (sender, receiver):
             end.settle(read, back, CONTEXT)
-        assert sender.counts[1].shape == receiver.counts[1].shape == ((8, 32) if rows == 100 else (1, 32))
+        assert sender.counts[1].shape == receiver.counts[1].shape == ((8, 32) if rows > 3 else (1, 32))
 
 
 def test_gradients_reach_the_compressor_inside():

@@ -206,7 +206,7 @@ def test_the_range_code_by_the_page_alone():
     for name in ("packet-entropy.hex", "packet-entropy-next.hex"):
         example = Example(name)
         assert example.bytes[:8] == bytes([3, 2, 12, 2, 1, 0x80 | 16, 0, 2])
-        coder, model = oracle.Reader(np.frombuffer(example.bytes[8:], "<u4").tolist()), oracle.Model(16, 2, counts)
+        coder, model = oracle.Reader(example.bytes[8:]), oracle.Model(16, 2, counts)
         [code] = oracle.read_plain(coder, 1, 12)
         symbols = oracle.read(coder, model, 64)
         cell = (4 + code % 4) * 2.0 ** (code // 4 - 128)

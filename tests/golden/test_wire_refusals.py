@@ -183,30 +183,32 @@ CONTROLS = {
     ],
 }
 WHY = {"V1": "a number", "E1": "ends within|cut off|end within", "E2": "planes, more than 8", "E3": "bits wide"}
-WHY |= {"E4": "do not fit", "E5": "do not fit", "E6": "no encoder wrote", "E7": "words too many"}
-SMALL = b"\3\1\1\2\1"  # one plain symbol of one bit, and no words yet
+WHY |= {"E4": "do not fit", "E5": "do not fit", "E6": "no encoder wrote", "E7": "bytes too many"}
+SMALL = b"\3\1\1\2\1"  # one plain symbol of one bit, and no code yet
 
 
 def planes(*heads: tuple[int, ...], tail: bytes = b"") -> bytes:
-    """A code with these bytes as heads of its planes; without words all symbols are 0."""
+    """A code with these bytes as heads of its planes; without a code all symbols are 0."""
     return bytes([3, len(heads)]) + b"".join(bytes(head) for head in heads) + tail
 
 
 CODES = {
     "V1": [planes((0x10, 0x80, 0, 1)), planes((0x10, 0, 0x81, 0)), planes((0x10, *[0x80] * 4, 0x80, 1, 1))],
-    "E1": [CODED[:2], CODED[:3], CODED[:6], CODED[:7], CODED[:-1], CODED[:-3], planes(tail=b"\0\0"), b"\3\x10\0\0\0"],
+    "E1": [CODED[:2], CODED[:3], CODED[:6], CODED[:7], b"\3\x10\0\0\0"],
     "E2": [planes(*[(1, 1, 1)] * 9), planes(*[(1, 1, 1)] * 15)],
     "E3": [planes((width, 0, 1)) for width in (0, 33, 63, 65, 127, 0x80, 0x80 | 17, 0x80 | 32, 0x80 | 64)],
     "E4": [planes((width, 68, 1)) for width in (1, 64, 0x81)] + [planes((16, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F, 1))],
-    "E5": [planes((0x90, 0, columns)) for columns in (0, 3, 4, 63)]
-    + [planes((0x88, 0, 2)), planes((16, 33, 2)), planes((0x90, 63, 2)), planes((16, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F))],
+    "E5": [planes((0x90, 0, columns)) for columns in (0, 3, 32, 63)]
+    + [planes((0x88, 0, 2)), planes((8, 33, 2)), planes((0x90, 7, 2)), planes((16, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F))],
     "E6": [planes((16, 0, 1), tail=b"\xff" * 12), planes((0x90, 0, 2), tail=b"\xff" * 12)],
     "E7": [
         CODED + bytes(8),
         CODED + bytes(12),
-        CODED + b"\xff" * 8,
-        SMALL + b"\0\0\0\x40",
-        planes((16, 1, 1), tail=bytes(4)),
+        CODED + b"\xff" * 12,
+        CODED + b"\0",
+        SMALL + b"\x80" * 7,
+        planes((16, 1, 1), tail=b"\1"),
+        planes(tail=b"\1"),
     ],
 }
 RANGE = struct.pack("<ff", -1.0, 1.0)

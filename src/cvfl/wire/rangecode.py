@@ -1,10 +1,11 @@
 """The code of a packet: its planes by a range coder, each column with an adaptive model of its own.
 
-    u8 scalars * 16 + planes | (u8 width + 128 if adaptive, varint count, varint columns)... | scalars | u32 word...
+    u8 scalars * 16 + planes | (u8 width + 128 if adaptive, varint count, varint columns)... | scalars | code
 
 A model is a count for each symbol. A block of symbols is coded with the counts of all blocks before it, of this message
 and of earlier ones; counts are halved when a column has many, since training changes what is sent. A plane that
-its model would make longer is coded at its plain width.
+its model would make longer is coded at its plain width. The code is the shortest number that the coder's last interval
+holds, its highest byte first and without zeros at its end.
 """
 
 from __future__ import annotations
@@ -31,12 +32,16 @@ _ADAPTIVE = 0x80
 _MOST = 8  # planes, as in a packet that is not coded
 _BASIS = 128  # rows of a basis, which may be more than those of the tensor
 _LEAST = 64  # symbols that a plane may have of a smaller tensor, too
-_FEW = 32  # a plane of fewer symbols is not worth a model, nor is a column of fewer rows
+_FEW = 32  # rows that a column of narrow symbols has at least, to be worth a model of its own
+_FEWEST = 4  # the same of wide ones, whose models begin with a good guess
+_MODELS = 128  # columns that may have models of their own in however small a message: as many as a basis has rows
 _NARROW = 8  # up to this width every symbol is counted; of wider ones those below _ESCAPE
 _ESCAPE = 31
 _BLOCK = 1024  # symbols, about, that are coded between two looks at the counts
 _UNIT = 32  # what a symbol counts, so that halving leaves something of it
 _WINDOW = 512 * _UNIT
+_WORD = 1 << 32
+_END, _LOST = 48, 0.006  # bits that a code may have beyond what its symbols say: at its end, and for each of them
 
 
 def received(packet: Packet) -> Packet:
@@ -51,7 +56,7 @@ def encoded(packet: Packet, counts: Counts) -> tuple[bytes, Counts]:
     for index, plane in enumerate(packet.planes):
         symbols = plane.symbols.numpy().reshape(-1)
         columns = _columns(symbols.size, plane.columns, plane.width)
-        adaptive = plane.width <= 16 and symbols.size >= _FEW
+        adaptive = plane.width <= 16 and symbols.size > 0
         if adaptive:
             trial, model = coder.clone(), _Model(counts.get(index), plane.width, columns)
             adaptive = model.encode(trial, symbols.astype(np.int32))
@@ -62,8 +67,7 @@ def encoded(packet: Packet, counts: Counts) -> tuple[bytes, Counts]:
         heads += bytes([plane.width | adaptive * _ADAPTIVE])
         heads += varint(_short(symbols.size, math.prod(packet.shape))) + varint(columns)
     floats = np.asarray(packet.scalars, dtype=_float(packet)).tobytes()
-    words = coder.get_compressed().astype("<u4").tobytes()
-    return bytes([len(packet.scalars) << 4 | len(packet.planes)]) + bytes(heads) + floats + words, after
+    return bytes([len(packet.scalars) << 4 | len(packet.planes)]) + bytes(heads) + floats + _ended(coder), after
 
 
 def decoded(packet: Packet, counts: Counts) -> tuple[Packet, Counts]:
@@ -83,22 +87,22 @@ def decoded(packet: Packet, counts: Counts) -> tuple[Packet, Counts]:
         columns, at = read_varint(data, at)
         heads.append(_checked(width, adaptive, n if count == 0 else count - 1, columns, packet))
     size = scalars * _float(packet).itemsize
-    if len(data) < at + size or (len(data) - at - size) % 4:
-        raise DecodeError("a code whose scalars or words are cut off")
-    floats = np.frombuffer(data, dtype=_float(packet), count=scalars, offset=at)
-    words = np.frombuffer(data, dtype="<u4", offset=at + size).astype(np.uint32)
+    if len(data) < at + size:
+        raise DecodeError("a code whose scalars are cut off")
+    floats, code = np.frombuffer(data, dtype=_float(packet), count=scalars, offset=at), data[at + size :]
+    words = np.frombuffer(code + bytes(-len(code) % 4), dtype=">u4").astype(np.uint32)
     coder = coding.queue.RangeDecoder(words)
-    after, found = dict(counts), []
+    after, found, bits = dict(counts), [], 0.0
     for index, (width, adaptive, count, columns) in enumerate(heads):
         if adaptive:
             model = _Model(counts.get(index), width, columns)
             symbols = model.decode(coder, count)
-            after[index] = model.counts
+            after[index], bits = model.counts, bits + model.bits + count * _LOST
         else:
-            symbols = _decode_plain(coder, count, width)
+            symbols, bits = _decode_plain(coder, count, width), bits + count * (width + _LOST)
         found.append(Plane(torch.from_numpy(symbols), width, columns))
-    if not coder.maybe_exhausted() or (words.size and not any(count for _, _, count, _ in heads)):
-        raise DecodeError("a code with words too many")
+    if code[-1:] == b"\0" or 8 * len(code) > bits + (_END if bits else 0):
+        raise DecodeError("a code with bytes too many")
     return Packet(packet.shape, tuple(found), tuple(floats.tolist()), packet.dtype), after
 
 
@@ -110,10 +114,12 @@ class _Model:
         fits = counts is not None and counts.shape == (columns, size)
         self.counts = counts.copy() if counts is not None and fits else np.tile(_prior(width, size), (columns, 1))
         self.width, self._last = width, size - 1
+        self.bits = 0.0
+        """What the symbols say, by the counts before each."""
 
     def encode(self, coder: Any, symbols: Symbols) -> bool:
         """Code the symbols, unless that takes more than their plain width."""
-        cost, most = 0.0, symbols.size * self.width
+        most = symbols.size * self.width
         rows = symbols.reshape(-1, len(self.counts))
         seen = rows if self.width <= _NARROW else np.minimum(rows, self._last)
         for part in self._blocks(len(rows)):
@@ -121,25 +127,24 @@ class _Model:
             tables = self._tables()
             for table, column in zip(tables, block, strict=True):
                 coder.encode(column, coding.model.Categorical(table, perfect=False))
-            cost -= float(np.log2(np.take_along_axis(tables, block, 1)).sum())
             if self.width > _NARROW and beyond.size:
-                cost += beyond.size * self.width
                 _encode_plain(coder, beyond, self.width)
-            if cost > most:
+            self._count(block, tables, beyond.size if self.width > _NARROW else 0)
+            if self.bits > most:
                 return False
-            self._count(block)
         return True
 
     def decode(self, coder: Any, count: int) -> Symbols:
         """The symbols that `encode` coded."""
         rows = np.empty((count // len(self.counts), len(self.counts)), dtype=np.int32)
         for part in self._blocks(len(rows)):
-            height = len(rows[part])
+            height, tables = len(rows[part]), self._tables()
             block = np.stack(
-                [_symbols(coder, coding.model.Categorical(table, perfect=False), height) for table in self._tables()]
+                [_symbols(coder, coding.model.Categorical(table, perfect=False), height) for table in tables]
             )
-            self._count(block)
-            if self.width > _NARROW and (beyond := block == _ESCAPE).any():
+            beyond = block == _ESCAPE if self.width > _NARROW else np.zeros_like(block, dtype=np.bool_)
+            self._count(block, tables, int(beyond.sum()))
+            if beyond.any():
                 block[beyond] = _decode_plain(coder, int(beyond.sum()), self.width)
             rows[part] = block.T
         return rows.reshape(-1)
@@ -152,7 +157,9 @@ class _Model:
         tables: NDArray[np.float64] = self.counts / self.counts.sum(1, keepdims=True)
         return tables
 
-    def _count(self, block: Symbols) -> None:
+    def _count(self, block: Symbols, tables: NDArray[np.float64], beyond: int) -> None:
+        """Take in a block that was coded with these probabilities, so many of its symbols beyond those counted."""
+        self.bits += beyond * self.width - float(np.log2(np.take_along_axis(tables, block, 1)).sum())
         columns, size = self.counts.shape
         places = block + np.arange(columns, dtype=np.int64)[:, None] * size
         self.counts += np.bincount(places.reshape(-1), minlength=columns * size).reshape(columns, size) * _UNIT
@@ -179,8 +186,21 @@ def _columns(count: int, columns: int, width: int) -> int:
 
 
 def _most_columns(count: int, width: int) -> int:
-    """So many that the models have no more counts than the plane has symbols."""
-    return max(1, count // max(_FEW, _size(width)))
+    """So many that the models have no more counts than the plane has symbols, or few columns in any case."""
+    wide = min(_MODELS, count // _FEWEST) if width > _NARROW else 1
+    return max(1, wide, count // max(_FEW, _size(width)))
+
+
+def _ended(coder: Any) -> bytes:
+    """The shortest code that says all: of the numbers in the last interval one with the most zeros at its end."""
+    words = coder.get_compressed()
+    _, (lower, width) = coder.pos()
+    for bits in (24, 16, 8):
+        rounded = -(-int(words[-1]) >> bits) << bits if words.size else _WORD
+        if rounded < _WORD and (rounded * _WORD - lower) % _WORD**2 < width:
+            words[-1] = rounded
+            break
+    return bytes(words.astype(">u4").tobytes().rstrip(b"\0"))
 
 
 def _checked(width: int, adaptive: bool, count: int, columns: int, packet: Packet) -> tuple[int, bool, int, int]:
