@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from cvfl.compress import Compressor, Identity
+from cvfl.compress import Compressor, Feedback, Identity
 from cvfl.errors import DecodeError
 from cvfl.protocol.codec import Codec, Measured, State, restore, states_of
 from cvfl.types import SERVER
@@ -15,12 +16,13 @@ from cvfl.wire import Bytes
 
 Pieces = Mapping[str, Tensor]
 """Parameters, or views of parts of them, by name; the same names and shapes at every role."""
+_REST = "biases and norms"
 
 
 class ModelCodec:
-    """Each weight matrix by a compressor of its own, the rest as it is.
+    """Each weight matrix by a compressor of its own; biases and norms together, as one packet.
 
-    Biases and norms are few and sensitive, so they travel together as one exact packet.
+    They are few and sensitive, so they travel exactly, unless what a compressor loses is sent later, by feedback.
     """
 
     def __init__(self, make: Callable[[], Compressor], pieces: Pieces, seed: int, name: str = "server") -> None:
@@ -30,29 +32,27 @@ class ModelCodec:
             for key, compressor in compressors.items()
             if not isinstance(compressor, Identity)
         }
-        self._exact = Codec(Identity(), seed, SERVER, name, "server model")
+        rest = make()
+        self._rest = Codec(rest if isinstance(rest, Feedback) else Identity(), seed, SERVER, name, "server model")
 
     def encode(self, pieces: Pieces, t0: int) -> tuple[bytes, ...]:
         """One packet for each matrix, and one for everything else."""
-        matrices, rest = self._split(pieces)
-        packets = tuple(codec.encode(value, t0) for codec, value in matrices)
-        if not rest:
-            return packets
-        return (*packets, self._exact.encode(torch.cat([value.detach().reshape(-1) for value in rest]), t0))
+        return tuple(codec.encode(value, t0) for codec, value in self._parts(pieces))
 
     def decode_into(self, pieces: Pieces, packets: Sequence[Bytes], t0: int) -> None:
         """Set the pieces to what the packets say."""
-        matrices, rest = self._split(pieces)
-        if len(packets) != len(matrices) + bool(rest):
-            raise DecodeError(f"a server model of {len(matrices) + bool(rest)} packets, not {len(packets)}")
+        parts = self._parts(pieces)
+        if len(packets) != len(parts):
+            raise DecodeError(f"a server model of {len(parts)} packets, not {len(packets)}")
         with torch.no_grad():
-            for (codec, value), data in zip(matrices, packets, strict=False):
-                value.copy_(codec.decode(data, t0, tuple(value.shape), value.dtype))
-            if rest:
-                sizes = [value.numel() for value in rest]
-                exact = self._exact.decode(packets[-1], t0, (sum(sizes),), rest[0].dtype)
-                for value, part in zip(rest, torch.split(exact, sizes), strict=True):
-                    value.copy_(part.reshape(value.shape))
+            for (codec, value), data in zip(parts, packets, strict=True):
+                decoded = codec.decode(data, t0, tuple(value.shape), value.dtype)
+                if codec is not self._rest:
+                    value.copy_(decoded)
+                    continue
+                rest = self._uncompressed(pieces)
+                for own, told in zip(rest, torch.split(decoded, [own.numel() for own in rest]), strict=True):
+                    own.copy_(told.reshape(own.shape))
 
     def observe(self, gradients: Pieces, loss: float) -> None:
         """Let the compressors learn from the gradients of the pieces."""
@@ -61,19 +61,23 @@ class ModelCodec:
                 self.codecs[key].observe(gradient, loss)
 
     def measure(self, pieces: Pieces, packets: Sequence[Bytes], t0: int) -> Measured:
-        """Error of the compressed matrices beside its bound."""
-        pairs = zip(self._split(pieces)[0], packets, strict=False)
+        """Error of the packets beside its bound."""
+        pairs = zip(self._parts(pieces), packets, strict=True)
         return sum((codec.measure(value, data, t0) for (codec, value), data in pairs), Measured())
 
-    def _split(self, pieces: Pieces) -> tuple[list[tuple[Codec, Tensor]], list[Tensor]]:
-        """The pieces that have a compressor, with it, and the others."""
+    def _parts(self, pieces: Pieces) -> list[tuple[Codec, Tensor]]:
+        """The tensors that travel, each with its codec: matrices, and everything else as one."""
         matrices = [(self.codecs[key], value) for key, value in pieces.items() if key in self.codecs]
-        return matrices, [value for key, value in pieces.items() if key not in self.codecs]
+        rest = [value.detach().reshape(-1) for value in self._uncompressed(pieces)]
+        return [*matrices, (self._rest, torch.cat(rest))] if rest else matrices
 
-    def state_dict(self, t0: int) -> dict[str, dict[str, Tensor]]:
+    def _uncompressed(self, pieces: Pieces) -> list[Tensor]:
+        return [value for key, value in pieces.items() if key not in self.codecs]
+
+    def state_dict(self, t0: int) -> dict[str, Any]:
         """States of the compressors that have any, before round t0."""
-        return states_of(self.codecs, t0)
+        return states_of(self.codecs | {_REST: self._rest}, t0)
 
     def load_state_dict(self, states: Mapping[str, State]) -> None:
         """Restore the compressors."""
-        restore(self.codecs, states)
+        restore(self.codecs | {_REST: self._rest}, states)
