@@ -109,7 +109,7 @@ def test_a_bad_night_ends_in_the_same_bits(night: int, tmp_path: Path) -> None:
                 harmed = reached(roles) + 2 * every
             for role in struck:
                 roles.start(role)
-        same(roles.outcome(300), in_process(config))
+        same(roles.outcome(600), in_process(config))
     line = {"night": night, "mode": mode, "every": every} | dict(happened)
     with Path(os.environ.get("CVFL_CHAOS_LOG", os.devnull)).open("a", encoding="utf-8") as log:
         print(json.dumps(line), file=log)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -64,9 +65,26 @@ class Optimizer(Section):
 
     def build(self, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
         """A torch optimizer whose step size is set anew each round."""
+        _spare_the_compiler()
         if self.name == "adam":
-            return torch.optim.Adam(parameters, lr=0.0, weight_decay=self.weight_decay)
-        return torch.optim.SGD(parameters, lr=0.0, momentum=self.momentum, weight_decay=self.weight_decay)
+            return _Adam(parameters, lr=0.0, weight_decay=self.weight_decay)
+        return _SGD(parameters, lr=0.0, momentum=self.momentum, weight_decay=self.weight_decay)
+
+
+class _Adam(torch.optim.Adam):
+    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
+
+
+class _SGD(torch.optim.SGD):
+    step = torch.no_grad()(inspect.unwrap(torch.optim.SGD.step))
+
+
+def _spare_the_compiler() -> None:
+    """Let optimizers do without torch's compiler: methods are wrapped for it, and would load it, for over a second."""
+    for method in vars(torch.optim.Optimizer).values():
+        within = getattr(method, "__wrapped__", None)
+        if within is not None and not hasattr(within, "__dynamo_disable"):
+            setattr(within, "__dynamo_disable", within)
 
 
 @dataclass(frozen=True)
