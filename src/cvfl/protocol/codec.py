@@ -181,6 +181,11 @@ class Codec:
         """Whether the compressor follows the loss."""
         return self.compressor.follows
 
+    @property
+    def ease(self) -> float:
+        """What is left of the compressor's tolerance after what it was told by `certify`."""
+        return self.compressor.ease
+
     def prime(self, gradient: Tensor, sent: Tensor) -> None:
         """Let the sender's compressor learn before anything was sent."""
         with self._lock:
