@@ -129,7 +129,7 @@ class Run:
 
     @property
     def compression_error(self) -> CompressionError | None:
-        """Squared error of what was sent, summed over the rounds that were evaluated, beside what theory allows."""
+        """Squared error of what was sent, summed over the rounds that were evaluated, beside its bound."""
         return self._recorded.error
 
     @property

@@ -33,7 +33,7 @@ arrive as up to 8 times as much, and still have squares that are numbers."""
 
 @dataclass(frozen=True)
 class Measured:
-    """Squared error of messages beside what theory allows."""
+    """Squared error of messages beside what their compressors promise."""
 
     error: float = 0.0
     expected: float = 0.0
