@@ -66,6 +66,25 @@ def test_named_data_by_grpc(case: str, tmp_path: Path) -> None:
             only_certificates_more(federation, found, expected)
 
 
+@pytest.mark.parametrize(
+    ("case", "roles"),
+    [
+        ("auto", {"server", "hospital", "bank", "insurer"}),
+        ("auto, attention", {"hospital", "bank"}),  # nothing is folded: the server relays what it gets
+        ("auto, algorithm 2", set()),  # parties do not know the loss
+        ("feedback", set()),
+    ],
+)
+def test_evaluated_rounds_have_the_certificates_of_those_who_follow_the_loss(case: str, roles: set[str]) -> None:
+    """That the other runtimes have them, too, follows from the tests above: they compare every line."""
+    for line in in_process(settings(**NAMED[case])).history:
+        assert set(line.get("certificate", {})) == (roles if "train" in line else set())
+        for one in line.get("certificate", {}).values():
+            assert -1 <= one["cosine"] <= 1
+            assert one["ratio"] >= 0
+            assert 0 < one["ease"] <= 1
+
+
 def only_certificates_more(federation: Threads, found: Outcome, expected: Outcome) -> None:
     """With TLS keys are certified: each party sends its certificate and a signature, and gets those of all."""
     certified = {name: len(json.dumps(federation.identity(name).certificate.decode())) - 2 for name in federation.names}

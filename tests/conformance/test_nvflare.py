@@ -144,6 +144,9 @@ def test_the_simulator_ends_in_the_same_bits_and_bytes(changes, tmp_path):
     expected = train(config)
     assert outcome(result.summary) == outcome(expected.summary)
     assert [line["loss"] for line in result.history] == [line["loss"] for line in expected.history]
+    found, known = ([line.get("certificate") for line in one.history] for one in (result, expected))
+    assert found == known
+    assert any(known) == (config.compressor == "auto")
     assert [progress.report.t0 for progress in seen] == list(range(12))
     assert seen[-1].rounds == 12
     counted, total = seen[-1].sent, expected.summary["bytes"]

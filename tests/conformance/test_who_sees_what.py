@@ -16,6 +16,7 @@ import torch
 
 from conformance.cases import SECURE, settings
 from conformance.loop import Loop
+from cvfl.federation.closing import Closing, read_any
 from cvfl.protocol import Labels
 from cvfl.wire import decode, encode
 from cvfl.wire.control import CONTROL, Complete, decode_control
@@ -100,6 +101,21 @@ def test_what_parties_tell_the_server_at_the_end(mode: str, tmp_path: Path) -> N
     for name in loop.names:
         said = [decode_control(frame)[1] for frame in heard[name] if kind_of(frame) == CONTROL]
         assert not any(isinstance(message, Complete) for message in said)
+
+
+def test_what_parties_tell_of_their_certificates(tmp_path: Path) -> None:
+    """Three figures for each evaluated round, and the server alone hears them."""
+    assert "its certificate: three numbers" in " ".join(PAGE.split())
+    loop = Loop(settings(**WINE | {"compressor": "auto"}), tmp_path)
+    heard = captured(loop)
+    loop.run()
+    told = [message for frame in heard["server"] if isinstance(message := read_any(frame), Closing)]
+    assert len(told) == len(loop.names)
+    for one in told:
+        assert Closing.model_fields.keys() - Complete.model_fields.keys() == {"version", "certificates"}
+        assert [len(figures) for figures in one.certificates] == [4] * one.rounds
+    for name in loop.names:
+        assert not any(isinstance(read_any(frame), Complete) for frame in heard[name])
 
 
 @pytest.mark.parametrize("mode", ["open", "labels at the server", "secure", "secure, labels at the server"])

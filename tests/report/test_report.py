@@ -180,6 +180,33 @@ def test_an_error_above_its_bound_is_said(tmp_path):
     assert shares == ["125.0% exceeds the bound", "31.2% exceeds the bound"]
 
 
+def certified(run, **worse):
+    """Put certificates into the lines of a run: all well, but for what is `worse` in the last one."""
+    path = run / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines[1::2]:
+        line["certificate"] = {role: {"cosine": 0.99, "ratio": 1.01, "ease": 1.0} for role in ("server", "bank")}
+    lines[-1]["certificate"]["bank"] |= worse
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return run
+
+
+def test_the_certificate_is_shown_where_there_is_one(tmp_path, page_of_three):
+    assert "Certificate" not in page_of_three
+    one = certified(make_run(tmp_path / "a", "auto", "auto"), cosine=0.8, ratio=0.5, ease=0.25)
+    page = report(tmp_path, one, make_run(tmp_path / "b"))
+    assert rows(page, "Certificate")[1:] == [
+        ["auto"],
+        ["server", "0.990 (1)", "1.010 (1)", "all", "0 of 2"],
+        ["bank", "0.800 (3)", "0.500 (3)", "0.250 (3)", "1 of 2"],
+    ]
+
+
+def test_certificates_of_several_seeds_name_the_seed(tmp_path):
+    runs = [certified(make_run(tmp_path / str(n), "auto", "auto", seed=n), cosine=0.9 - n / 10) for n in (1, 2)]
+    assert rows(report(tmp_path, *runs), "Certificate")[3][:2] == ["bank", "0.700 (seed 2, 3)"]
+
+
 def test_seeds_become_mean_and_deviation(tmp_path):
     runs = [make_run(tmp_path / str(seed), seed=seed, score=score) for seed, score in enumerate((0.90, 0.92, 0.94))]
     page = report(tmp_path, *runs, make_run(tmp_path / "other", "scalar b=2", "scalar:bits=2"))

@@ -129,7 +129,7 @@ class Run:
 
     @property
     def compression_error(self) -> CompressionError | None:
-        """Squared error of what was sent, summed over the rounds that were evaluated, beside what theory allows."""
+        """Squared error of what was sent, summed over the rounds that were evaluated, beside its bound."""
         return self._recorded.error
 
     @property
@@ -198,7 +198,7 @@ def _flat(line: Mapping[str, Any]) -> dict[str, Any]:
     """A line of metrics.jsonl as a row: nested figures under joined names, such as test_roc_auc and bytes_up."""
     row: dict[str, Any] = {}
     for key, value in line.items():
-        if key in ("by_party", "compression_error"):
+        if key in ("by_party", "compression_error", "certificate"):
             continue  # these have a figure for every role
         if isinstance(value, Mapping):
             row |= {f"{key}_{name}": figure for name, figure in value.items()}

@@ -65,6 +65,8 @@ class Compressor(ABC):
     """Whether `settle` does anything: senders then decode what they sent."""
     follows = False
     """Whether `observe` wants gradients for labels that the model would draw itself, and `certify` is of use."""
+    ease: float = 1.0
+    """What is left of the tolerance of one that follows the loss, after what `certify` told it so far."""
 
     @abstractmethod
     def compress(self, h: Tensor, context: Context) -> Packet:
@@ -130,6 +132,11 @@ class Wrapper(Compressor):
     def follows(self) -> bool:  # type: ignore[override]
         """Whether the compressor inside does."""
         return self.inner.follows
+
+    @property
+    def ease(self) -> float:  # type: ignore[override]
+        """That of the compressor inside."""
+        return self.inner.ease
 
     def observe(self, gradient: Tensor, loss: float = 1.0, sent: Tensor | None = None) -> None:
         """Pass on to the compressor inside."""

@@ -10,8 +10,11 @@ Components go in pairs (x, y), scaled so that the range is the unit square. The 
 
 Each half of the rows is a product grid, so its nearest point is found by rounding and clamping each axis;
 the nearer of the two is the exact nearest codeword, at the border too. The dither is uniform over the
-brick s by sqrt(3)/2 s, a fundamental cell of the lattice. The symbols are the columns of all pairs, then
-their rows, b bits each. An odd last component has a column only: it is a place in an even row.
+brick s by sqrt(3)/2 s, a fundamental cell of the lattice. Inside, the error therefore does not depend on the
+pair. Within a cell of the border a dithered pair may leave the codebook; it comes back to the nearest point, and
+the error there is larger and points inwards. Where embeddings saturate, the scalar quantizer errs less.
+The symbols are the columns of all pairs, then their rows, b bits each. An odd last component has a column only:
+it is a place in an even row.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cvfl.errors import DecodeError, RemoteProtocolError
+from cvfl.federation.closing import closing
 from cvfl.federation.handshake import Link, Seat
 from cvfl.federation.keeping import PartyKeeper
 from cvfl.federation.rows import PartyRows, TableRows
@@ -24,7 +25,7 @@ from cvfl.federation.terms import digest_of, read_facts, told_errors
 from cvfl.privacy.identity import Identity
 from cvfl.privacy.keys import Keyring, PairSecrets, SessionKey
 from cvfl.privacy.released import Released
-from cvfl.protocol import Measured, PartyMachine
+from cvfl.protocol import Certificate, Measured, PartyMachine
 from cvfl.protocol.release import Secret
 from cvfl.runs.directory import fingerprint
 from cvfl.runtime.checkpoint import Checkpoints
@@ -87,6 +88,7 @@ class PartyRole:
         """How many ids each other party has had blinded here, in the newest alignment."""
         self._facts: dict[str, Any] = {}
         self._errors: dict[int, Measured] = {}
+        self._certificates: dict[int, Certificate] = {}
         self._kept = -1
         self._row_secret, self._noise_secret = row_secret, None
         if noise_secret is not None:
@@ -224,7 +226,7 @@ class PartyRole:
         self._checkpoints.drop_after(begin.t0)
         self.party, self._facts, self._kept = party, begin.facts, begin.t0
         if begin.t0 == 0:
-            self._errors = {}
+            self._errors, self._certificates = {}, {}
         first = party.start()
         self._note_error(party)
         return map(self._say, first)
@@ -232,6 +234,8 @@ class PartyRole:
     def _round(self, message: Message) -> Iterable[bytes]:
         assert self.party is not None  # since the rounds have begun
         for reply in self.party.receive(message):
+            if self.party.certified is not None:
+                self._certificates[message.t0] = self.party.certified
             self._note_error(self.party)
             self._checkpoint(self.party)
             yield self._say(reply)
@@ -248,13 +252,16 @@ class PartyRole:
         due = party.t0 % self.every == 0 or party.done
         if due and party.settled and party.t0 != self._kept:
             errors = {t0: astuple(error) for t0, error in self._errors.items() if t0 < party.t0}
-            self._checkpoints.save(party.t0, {"party": party.state_dict(), "errors": errors})
+            certificates = {t0: astuple(one) for t0, one in self._certificates.items()}
+            noted = {"errors": errors, "certificates": certificates}
+            self._checkpoints.save(party.t0, {"party": party.state_dict(), **noted})
             self._kept = party.t0
 
     def _restore(self, party: PartyMachine, t0: int) -> None:
         state = self._checkpoints.load(t0)
         party.load_state_dict(state["party"])
         self._errors = {t0: Measured(*error) for t0, error in state["errors"].items()}
+        self._certificates = {t0: Certificate(*one) for t0, one in state.get("certificates", {}).items()}
 
     def _end(self) -> Iterable[bytes]:
         self._check(self.party is not None and self.party.done, "an end before the last round")
@@ -264,10 +271,11 @@ class PartyRole:
         return [self._say(End(rounds=self.party.t0))]
 
     def _complete(self, party: PartyMachine) -> Complete:
-        """What the record of the run shows of this party: the hashes of its models, and its compression errors."""
+        """What the record shows of this party: hashes of its models, its compression errors and its certificates."""
         hashes = {role: fingerprint(model) for role, model in party.models.items()}
         errors = told_errors({t0: astuple(error) for t0, error in self._errors.items()})
-        return Complete(session=self._session, rounds=party.t0, parameters=hashes, errors=errors)
+        complete = Complete(session=self._session, rounds=party.t0, parameters=hashes, errors=errors)
+        return closing(complete, self._certificates)
 
     def _end_again(self, end: dict[str, Any] | None) -> None:
         """A party that ended before it could hand over its model needs nobody to do so."""

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from cvfl.config.schema import RunConfig
+from cvfl.federation.closing import closing
 from cvfl.federation.load import Loaded, row_key
 from cvfl.federation.targets import LOSSES
 from cvfl.federation.terms import facts_of, offer_of, terms_of, told_errors
-from cvfl.protocol import Plan, Recipe
+from cvfl.protocol import Certificate, Plan, Recipe
 from cvfl.runtime.meter import Meter
 from cvfl.types import SERVER, Direction
 from cvfl.wire.control import (
@@ -124,6 +125,8 @@ class Rehearsal:
             hashes = {role: parameters[role] for role in roles}
             found = {line["round"]: line.get("compression_error", {}).get(name) for line in history}
             errors = told_errors({t0: tuple(error.values()) for t0, error in found.items() if error})
-            yield m, UP, Complete(session=_SESSION, rounds=rounds, parameters=hashes, errors=errors)
+            complete = Complete(session=_SESSION, rounds=rounds, parameters=hashes, errors=errors)
+            told = {line["round"]: line.get("certificate", {}).get(name) for line in history}
+            yield m, UP, closing(complete, {t0: Certificate(**one) for t0, one in told.items() if one})
             yield m, DOWN, End(rounds=rounds)
             yield m, UP, End(rounds=rounds)

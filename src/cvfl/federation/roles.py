@@ -15,6 +15,7 @@ from torch import nn
 from cvfl.config.schema import PartyConfig, RunConfig
 from cvfl.errors import ConfigError, suggest, writing
 from cvfl.federation.build import make_recipe
+from cvfl.federation.closing import certificates_of
 from cvfl.federation.keeping import PartyKeeper, ServerKeeper
 from cvfl.federation.labels import NamedLabels, ServerRows, TableLabels
 from cvfl.federation.load import load_data, open_party, row_secret
@@ -96,12 +97,24 @@ class ServerRun:
             for line, own in zip(lines, errors, strict=True)
         ]
 
+    def _with_certificates(self, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The lines with the certificates that parties told at the end, likewise."""
+        told = [(self.role.names[m - 1], certificates_of(one)) for m, one in sorted(self.role.left.items())]
+        found = [
+            {name: record.certified(by[line["round"]]).model_dump() for name, by in told if line["round"] in by}
+            for line in lines
+        ]
+        return [
+            line | {"certificate": line.get("certificate", {}) | own} if own else line
+            for line, own in zip(lines, found, strict=True)
+        ]
+
     def finish(self, out: Path) -> RunResult:
         """Write the run directory; the state is no longer needed. A server that only relays has no model to write."""
         rounds = self.role.rounds
         assert rounds.server is not None
         models, seconds = dict(rounds.server.models), time.perf_counter() - self._began
-        history, hashes = self._with_errors(self._journal.lines), _hashes(models)
+        history, hashes = self._with_certificates(self._with_errors(self._journal.lines)), _hashes(models)
         for left in self.role.left.values():
             hashes |= left.parameters
         hashes = {role: hashes[role] for role in ("server", *self.role.names) if role in hashes}

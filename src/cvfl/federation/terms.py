@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
@@ -17,6 +17,7 @@ from cvfl.federation.build import Facts
 from cvfl.protocol import Loss
 from cvfl.wire.control import Offer
 
+Line = TypeVar("Line")
 _FACTS = TypeAdapter(Facts)
 NOT_TERMS = {"party", "party_model", "compressor", "device", "network"}
 NOT_TERMS_OF_DATA = {"path", "id", "prepare"}
@@ -89,9 +90,13 @@ def _check_size(widths: Sequence[int], outputs: int) -> None:
 
 def told_errors(errors: Mapping[int, tuple[float, float, float]]) -> list[tuple[int, float, float, float]]:
     """The compression errors that a party tells of its rounds: of very many every second one, or third, and so on."""
-    listed = [(t0, *error) for t0, error in sorted(errors.items())]
-    every = max(1, -(-len(listed) // MOST_ERRORS))
-    return listed[::-1][::every][::-1]  # the last one always
+    return thinned([(t0, *error) for t0, error in sorted(errors.items())], MOST_ERRORS)
+
+
+def thinned(lines: list[Line], most: int) -> list[Line]:
+    """At most so many of the lines, evenly spaced, and the last one always."""
+    every = max(1, -(-len(lines) // most))
+    return lines[::-1][::every][::-1]
 
 
 def elsewhere() -> nn.Module:

@@ -21,7 +21,7 @@ from torch import nn
 from cvfl.errors import LocalProtocolError, RemoteProtocolError
 from cvfl.privacy.keys import PairSecrets
 from cvfl.privacy.sealing import Sealing
-from cvfl.protocol import Evaluated, Measured, Party, PartyMachine, Plan, Recipe, Server
+from cvfl.protocol import Certificate, Evaluated, Measured, Party, PartyMachine, Plan, Recipe, Server
 from cvfl.wire import Message, Passed, Report
 from cvfl.wire.message import EMBEDDING, EVALUATION
 
@@ -35,6 +35,7 @@ class Relay:
     """
 
     measured: Measured | None = None
+    certified: Certificate | None = None
     settled = True
     """A round is over for the relay when its report is there; nothing is ever half done."""
 
@@ -125,6 +126,11 @@ class _Sealed:
     def measured(self) -> Measured | None:
         """The error of its last embedding, if it was measured."""
         return self.party.measured
+
+    @property
+    def certified(self) -> Certificate | None:
+        """There is none: only the label holder knows the loss."""
+        return self.party.certified
 
 
 class Correspondent(_Sealed):

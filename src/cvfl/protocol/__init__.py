@@ -2,6 +2,7 @@
 
 from cvfl.protocol.codec import Codec, Measured
 from cvfl.protocol.codecs import Codecs
+from cvfl.protocol.follow import Certificate
 from cvfl.protocol.losses import Loss
 from cvfl.protocol.machines import PartyMachine, ServerMachine
 from cvfl.protocol.model_codec import ModelCodec
@@ -13,6 +14,7 @@ from cvfl.protocol.server import Evaluated, Labels, Server
 
 __all__ = [
     "Augment",
+    "Certificate",
     "Codec",
     "Codecs",
     "Evaluated",

@@ -33,7 +33,7 @@ arrive as up to 8 times as much, and still have squares that are numbers."""
 
 @dataclass(frozen=True)
 class Measured:
-    """Squared error of messages beside what theory allows."""
+    """Squared error of messages beside what their compressors promise."""
 
     error: float = 0.0
     expected: float = 0.0
@@ -180,6 +180,11 @@ class Codec:
     def follows(self) -> bool:
         """Whether the compressor follows the loss."""
         return self.compressor.follows
+
+    @property
+    def ease(self) -> float:
+        """What is left of the compressor's tolerance after what it was told by `certify`."""
+        return self.compressor.ease
 
     def prime(self, gradient: Tensor, sent: Tensor) -> None:
         """Let the sender's compressor learn before anything was sent."""

@@ -25,7 +25,7 @@ from cvfl.compress import Identity
 from cvfl.errors import DataError, RemoteProtocolError
 from cvfl.protocol.codec import Codec, Measured, restore, states_of
 from cvfl.protocol.codecs import Codecs
-from cvfl.protocol.follow import certify, lesson
+from cvfl.protocol.follow import Certificate, certify, lesson, worst
 from cvfl.protocol.fusion import Foldable, held, slope_of
 from cvfl.protocol.layers import Forward
 from cvfl.protocol.model_codec import ModelCodec
@@ -62,6 +62,8 @@ class Exchange(ABC):
     def __init__(self, plan: Plan, codecs: Codecs, model: nn.Module, m: int, labels: Tensor | None = None) -> None:
         self.plan, self.codecs, self.model, self.m, self.labels = plan, codecs, model, m, labels
         self.measured: Measured | None = None
+        self.certified: Certificate | None = None
+        """Of what the server sent last, where one is computed and an evaluation follows: the worst of all parties."""
         blank = [torch.zeros(2, width, dtype=plan.dtype, device=plan.device) for width in plan.widths]
         self.forward = Forward(model, plan.seed, m, blank)
 
@@ -242,6 +244,7 @@ class Folded(_Shared):
     def replies(self, t0: int, packets: Packets, phi: list[Tensor], step: Step) -> Replies:
         """The sum over the others, and the pieces of theta_0 that h_m meets."""
         replies: Replies = []
+        certified: list[Certificate | None] = []
         measured = Measured() if self.plan.evaluates_after(t0) else None
         assert self.labels is not None  # as the server of Algorithm 1 has them
         y, loss = self.labels[self.plan.batch(t0)], self.plan.loss
@@ -259,11 +262,11 @@ class Folded(_Shared):
             model, total = codec.encode(pieces, t0), reply_codec.encode(others, t0)
             if reply_codec.follows:
                 told = self._decoded(reply_codec, total, t0, tuple(others.shape))
-                certify(reply_codec, left, everyone, everyone + (told - others), y, loss)
+                certified.append(certify(reply_codec, left, everyone, everyone + (told - others), y, loss))
             if measured is not None:
                 measured += codec.measure(pieces, model, t0) + reply_codec.measure(others, total, t0)
             replies.append((m, wire.Folded(t0, total, model)))
-        self.measured = measured
+        self.measured, self.certified = measured, None if measured is None else worst(certified)
         return replies
 
     def unpacked(self, message: Message, own: Callable[[], Tensor]) -> Callable[[Tensor], Tensor]:

@@ -9,7 +9,8 @@ The sender computes all of it from what it has anyway: the certificate costs no 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -19,8 +20,39 @@ from cvfl.protocol.codec import Codec
 from cvfl.protocol.losses import Loss
 
 _FEW = 10_000  # held-out rows from which on their number does not matter
+_DIGITS = 6  # of a certificate, which travels as text: more would say nothing
 Outputs = Callable[[Tensor], Tensor]
 """The model's outputs as a function of what is sent, all else given."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """How the gradient that a message causes agrees with the exact one: their cosine, and their lengths as a ratio.
+
+    `ease` is what is left of the tolerance after it: 1 as long as messages agree well enough.
+    """
+
+    cosine: float
+    ratio: float
+    ease: float
+
+    @classmethod
+    def of(cls, exact: float, across: float, caused: float, ease: float) -> Certificate | None:
+        """From the products of both gradients; where the exact one vanishes there is nothing to compare with."""
+        squared = caused / exact if exact > 0 else math.inf
+        if not (0 <= squared < math.inf and math.isfinite(across / exact)):
+            return None
+        cosine = across / exact / math.sqrt(squared) if squared > 0 else 0.0
+        return cls(*(float(f"{x:.{_DIGITS}g}") for x in (min(1.0, max(-1.0, cosine)), math.sqrt(squared), ease)))
+
+
+def worst(found: Iterable[Certificate | None]) -> Certificate | None:
+    """One for several messages: of each figure the worst."""
+    there = [one for one in found if one is not None]
+    if not there:
+        return None
+    ratio = max((one.ratio for one in there), key=lambda ratio: abs(math.log(ratio)) if ratio > 0 else math.inf)
+    return Certificate(min(one.cosine for one in there), ratio, min(one.ease for one in there))
 
 
 @dataclass(frozen=True)
@@ -77,11 +109,15 @@ def prime(codec: Codec, outputs: Outputs, h: Tensor, loss: Loss, u: Tensor) -> N
     codec.prime(_drawn(outputs(leaf), leaf, loss, u), h)
 
 
-def certify(codec: Codec, outputs: Outputs, h: Tensor, decoded: Tensor, labels: Tensor, loss: Loss) -> None:
-    """Compare the gradient that a message causes with the one that h itself causes."""
+def certify(
+    codec: Codec, outputs: Outputs, h: Tensor, decoded: Tensor, labels: Tensor, loss: Loss
+) -> Certificate | None:
+    """Compare the gradient that a message causes with the one that h itself causes, and let the compressor know."""
     leaves = [x.detach().requires_grad_() for x in (h, decoded)]
     exact, caused = (torch.autograd.grad(loss(outputs(leaf), labels), leaf)[0] for leaf in leaves)
-    codec.certify(*agreement(exact, h, caused, decoded))
+    products = agreement(exact, h, caused, decoded)
+    codec.certify(*products)
+    return Certificate.of(*products, codec.ease)
 
 
 def agreement(g: Tensor, h: Tensor, g_sent: Tensor, h_sent: Tensor) -> tuple[float, float, float]:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from cvfl.protocol.codec import Measured
+from cvfl.protocol.follow import Certificate
 from cvfl.protocol.plan import Plan
 from cvfl.protocol.server import Evaluated
 from cvfl.wire import Message
@@ -27,6 +28,10 @@ class Machine(Protocol):
     @property
     def measured(self) -> Measured | None:
         """The error of what was sent last, if it was measured."""
+
+    @property
+    def certified(self) -> Certificate | None:
+        """How well the gradient that its message of the last round caused agrees with the exact one, where told."""
 
     @property
     def done(self) -> bool:

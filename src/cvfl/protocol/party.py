@@ -19,7 +19,7 @@ from cvfl.errors import DataError, DecodeError, LocalProtocolError, RemoteProtoc
 from cvfl.protocol.codec import Measured
 from cvfl.protocol.codecs import Codecs
 from cvfl.protocol.exchange import Slope, exchange
-from cvfl.protocol.follow import certify, lesson, prime
+from cvfl.protocol.follow import Certificate, certify, lesson, prime
 from cvfl.protocol.layers import Forward
 from cvfl.protocol.plan import Plan
 from cvfl.protocol.release import EMBEDDING, EVALUATION, Clipped, Release
@@ -48,6 +48,8 @@ class Party:
         self.optimizer = plan.optimizer.build(list(model.parameters()))
         self.t0 = 0
         self.measured: Measured | None = None
+        self.certified: Certificate | None = None
+        """Of the message of the round that is over, where one is computed and an evaluation followed."""
         self._h_of = model if plan.clip is None else Clipped(model, plan.clip)
         self._embed = Forward(self._h_of, plan.seed, m, self._rows(torch.arange(2) % plan.rows))
         self._x = torch.empty(0)
@@ -79,6 +81,7 @@ class Party:
         if self._h is None:
             raise LocalProtocolError(f"{self.holding.name}: start() comes before the first message")
         slope = self._slope(message)
+        self.certified = None
         if self.codec.follows or self.evaluation_codec.follows:
             self._learn(slope, self._leaving())
         gradient, loss = self._local_steps(slope, self._h)
@@ -134,7 +137,8 @@ class Party:
         learnt.teach_held_out(self.evaluation_codec, h, self.plan.M, self.plan.held_out_rows)
         if self.codec.follows:
             learnt.teach(self.codec, h, self.plan.M)
-            certify(self.codec, slope.outputs, h, decoded, y, loss)
+            certificate = certify(self.codec, slope.outputs, h, decoded, y, loss)
+            self.certified = certificate if self.plan.evaluates_after(self.t0) else None
 
     def _labels(self) -> Tensor:
         assert self.holding.labels is not None  # or there would be no outputs

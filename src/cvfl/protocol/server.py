@@ -19,6 +19,7 @@ from cvfl.errors import CompressError, DataError, DecodeError, LocalProtocolErro
 from cvfl.protocol.codec import Measured
 from cvfl.protocol.codecs import Codecs
 from cvfl.protocol.exchange import Replies, exchange
+from cvfl.protocol.follow import Certificate
 from cvfl.protocol.fusion import joined
 from cvfl.protocol.metrics import evaluate
 from cvfl.protocol.plan import Plan
@@ -99,6 +100,11 @@ class Server:
     def measured(self) -> Measured | None:
         """The error of what was sent last, if it was measured."""
         return self.exchange.measured
+
+    @property
+    def certified(self) -> Certificate | None:
+        """The certificate of what was sent last, if there is one and an evaluation follows."""
+        return self.exchange.certified
 
     @property
     def models(self) -> dict[str, nn.Module]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cvfl.errors import DataError
 from cvfl.report import figures
+from cvfl.report.certificate import certificate_section, is_certified
 from cvfl.report.format import NOT_RECORDED, NOTHING, Form, amount, megabytes, share
 from cvfl.report.html import Details, Figures, Heading, Page, Section, write_page
 from cvfl.report.leakage import comparison, run_tables
@@ -49,6 +50,8 @@ def _page(series: tuple[Series, ...], title: str | None, study: StudyPart | None
     ]
     if any(one.first.error for one in series):
         sections.append(_errors(series, idents))
+    if any(is_certified(one) for one in series):
+        sections.append(certificate_section(series))
     if any(one.first.account for one in series):
         sections.append(noise_section(series))
     if any(one.first.audit for one in series):
@@ -153,8 +156,9 @@ def _formula(series: Sequence[Series]) -> list[Heading | str | Table]:
 
 def _errors(series: Sequence[Series], idents: Iterator[str]) -> Section:
     text = (
-        "Squared error of what was sent, beside what theory allows: “expected” limits its mean over the dither, "
-        "“bound” limits every single outcome. The table sums over all measured messages of a run"
+        "Squared error of what was sent on evaluated rounds, beside what its compressor promises for it: “expected” "
+        "limits its mean over the dither, “bound” limits every single outcome. The table sums over all measured "
+        "messages of a run"
     )
     head = ("Run", "Measured", "Expected", "Bound", "Measured / bound")
     table = Table("Compression error", head, [_error_row(one, n) for n, one in enumerate(series)])

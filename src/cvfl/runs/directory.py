@@ -28,9 +28,9 @@ from cvfl.config.schema import RunConfig
 from cvfl.data.tables.prepare import Preparation
 from cvfl.errors import ConfigError, writing
 from cvfl.privacy import Aligned
-from cvfl.protocol import Measured, Plan
+from cvfl.protocol import Certificate, Measured, Plan
 from cvfl.runs.journal import Journal, write_whole
-from cvfl.runs.record import CompressionError, Round, Sent
+from cvfl.runs.record import Certified, CompressionError, Round, Sent
 from cvfl.runtime import Meter, RoundReport, Traffic
 
 PARTS = ("train", "validation", "test")
@@ -127,6 +127,11 @@ def error(found: Measured) -> CompressionError:
     return CompressionError(measured=found.error, expected=found.expected, bound=found.worst)
 
 
+def certified(found: Certificate) -> Certified:
+    """A certificate as the files spell it."""
+    return Certified(cosine=found.cosine, ratio=found.ratio, ease=found.ease)
+
+
 def sent_by_party(counted: Mapping[int, Traffic], names: Sequence[str]) -> dict[str, Sent]:
     """Bytes of every party by name."""
     return {name: Sent.model_validate(counted.get(m, Traffic())) for m, name in enumerate(names, start=1)}
@@ -155,6 +160,7 @@ def round_line(report: RoundReport, plan: Plan, meter: Meter, names: tuple[str, 
         by_party=sent_by_party(counted, names),
         **scores,
         compression_error={roles[m]: error(found) for m, found in sorted(report.measured.items())},
+        certificate={roles[m]: certified(found) for m, found in sorted(report.certified.items())},
     ).model_dump(by_alias=True, exclude_defaults=True)
 
 

@@ -85,6 +85,14 @@ class CompressionError(Record):
     bound: Number
 
 
+class Certified(Record):
+    """The gradient that a message causes beside the exact one, and what is left of the tolerance after it."""
+
+    cosine: Number
+    ratio: Number
+    ease: Number
+
+
 class Scores(Record):
     """Metrics of an evaluation by kind of rows; all empty if there was none."""
 
@@ -119,6 +127,7 @@ class Round(Record):
     validation: Metrics = {}
     test: Metrics = {}
     errors: Annotated[dict[str, CompressionError], _EMPTY] = Field(default={}, alias="compression_error")
+    certificates: Annotated[dict[str, Certified], _EMPTY] = Field(default={}, alias="certificate")
     aside: bool = False
 
 

@@ -17,7 +17,7 @@ from functools import partial
 
 import torch
 
-from cvfl.protocol import Evaluated, Measured, PartyMachine, ServerMachine
+from cvfl.protocol import Certificate, Evaluated, Measured, PartyMachine, ServerMachine
 from cvfl.runtime.meter import Meter
 from cvfl.types import SERVER, Direction
 from cvfl.wire import Message, decode, encode
@@ -26,13 +26,14 @@ from cvfl.wire.frame import round_of
 
 @dataclass(frozen=True)
 class RoundReport:
-    """What one round did; evaluation and measured errors are there on the rounds that have them."""
+    """What one round did; evaluation, measured errors and certificates are there on the rounds that have them."""
 
     t0: int
     loss: float
     seconds: float
     evaluation: Evaluated | None = None
     measured: dict[int, Measured] = field(default_factory=dict)
+    certified: dict[int, Certificate] = field(default_factory=dict)
 
 
 def rounds(
@@ -65,11 +66,11 @@ def rounds(
                 later += [[frame for frame in frames if round_of(frame) > t0] for frames in up]
                 replies = _deliver(server, [[frame for frame in frames if round_of(frame) == t0] for frames in up])
                 train = _nothing
-            loss = server.loss
+            loss, certified = server.loss, _certified(server, parties)
             on_settled()
             replies = _deliver(server, later)
             evaluated = server.evaluation if server.evaluation and server.evaluation.t0 == t0 else None
-            yield RoundReport(t0, loss, time.perf_counter() - began, evaluated, measured)
+            yield RoundReport(t0, loss, time.perf_counter() - began, evaluated, measured, certified)
 
 
 def _answer(meter: Meter, party: PartyMachine, frames: Sequence[bytes]) -> list[bytes]:
@@ -103,6 +104,11 @@ def _deliver(server: ServerMachine, up: Iterable[list[bytes]]) -> list[tuple[int
 def _measured(server: ServerMachine, parties: Sequence[PartyMachine]) -> dict[int, Measured]:
     roles = {SERVER: server.measured} | {party.m: party.measured for party in parties}
     return {m: measured for m, measured in roles.items() if measured}
+
+
+def _certified(server: ServerMachine, parties: Sequence[PartyMachine]) -> dict[int, Certificate]:
+    roles = {SERVER: server.certified} | {party.m: party.certified for party in parties}
+    return {m: certificate for m, certificate in roles.items() if certificate}
 
 
 @contextmanager

@@ -94,7 +94,8 @@ class ServerRounds:
         now, t0 = time.perf_counter(), server.t0 - 1
         evaluation = server.evaluation if server.evaluation and server.evaluation.t0 == t0 else None
         measured = {SERVER: server.measured} if server.measured else {}
-        self._on_round(RoundReport(t0, server.loss, now - self._clock, evaluation, measured))
+        certified = {SERVER: server.certified} if server.certified else {}
+        self._on_round(RoundReport(t0, server.loss, now - self._clock, evaluation, measured, certified))
         self._reported, self._clock = server.t0, now
         self.reached = max(self.reached, server.t0)
         if server.t0 % self._every == 0 and server.t0 < server.plan.rounds:

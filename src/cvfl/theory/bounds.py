@@ -70,7 +70,8 @@ def lattice_error(n: int, bits: int, low: float, high: float) -> ErrorBound:
 
         expected <= s^2 (1/4 + 1/12 + max(over, 0)^2)        worst <= s^2 (3/4 + (max(over, 0) + 1/2)^2)
 
-    Away from the border the expected error is that of the hexagon: s^2 5/36 a pair.
+    Away from the border the expected error is that of the hexagon, s^2 5/36 a pair, whatever the pair. At the border
+    it is up to the bound, and depends on the pair: dither makes it independent of the input inside only.
     """
     over = max(0.0, 0.75 - (0.5 - math.sqrt(3) / 4) * 2**bits)
     s = lattice_spacing(bits) * (high - low)

@@ -1,0 +1,94 @@
+"""A party's last word with certificates: its text, what is refused, and that the longest one fits."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from cvfl.errors import DecodeError
+from cvfl.federation.closing import MOST_CERTIFICATES, Closing, certificates_of, closing, kept_closing, read_any
+from cvfl.federation.terms import MOST_ERRORS, told_errors
+from cvfl.protocol import Certificate
+from cvfl.wire.control import CONTROL, MAX_CONTROL, Complete, End, encode_control
+from cvfl.wire.frame import seal
+
+COMPLETE = Complete(session=2, rounds=220, parameters={"bank": "00ff"}, errors=[(10, 0.5, 0.75, 2.0)])
+TEXT = (
+    '{"type":"complete","session":2,"rounds":220,"parameters":{"bank":"00ff"},"errors":[[10,0.5,0.75,2.0]],'
+    '"version":1,"certificates":[[10,0.987,1.02,1.0],[219,-0.5,0.0,0.25]]}'
+)
+CERTIFICATES = {219: Certificate(-0.5, 0.0, 0.25), 10: Certificate(0.987, 1.02, 1.0)}
+
+
+def frame(**changes: Any) -> bytes:
+    return seal(CONTROL, 2, 0, [json.dumps(json.loads(TEXT) | changes).encode()])
+
+
+def test_its_text_and_back() -> None:
+    said = closing(COMPLETE, CERTIFICATES)
+    assert said.model_dump_json() == TEXT
+    assert read_any(encode_control(said, 2)) == said
+    assert certificates_of(said) == CERTIFICATES
+    assert kept_closing(said.model_dump()) == said
+
+
+def test_without_certificates_it_is_as_it_was() -> None:
+    assert closing(COMPLETE, {}) is COMPLETE
+    assert read_any(encode_control(COMPLETE, 2)) == COMPLETE
+    assert type(kept_closing(COMPLETE.model_dump())) is Complete
+    assert certificates_of(COMPLETE) == {}
+    assert read_any(encode_control(End(rounds=3), 2)) == End(rounds=3)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"version": 2},
+        {"version": "1"},
+        {"more": 1},
+        {"type": "end"},
+        {"certificates": []},
+        {"certificates": [[0, 1.0, 1.0, 1.0]] * (MOST_CERTIFICATES + 1)},
+        {"certificates": [[0, 1.0, 1.0]]},
+        *({"certificates": [[t0, 1.0, 1.0, 1.0]]} for t0 in (-1, 0.5, 1 << 40, None)),
+        *({"certificates": [[0, cosine, 1.0, 1.0]]} for cosine in (1.01, -1.01, math.nan, "1")),
+        *({"certificates": [[0, 1.0, ratio, 1.0]]} for ratio in (-0.01, math.inf, math.nan, None)),
+        *({"certificates": [[0, 1.0, 1.0, ease]]} for ease in (0.0, -1.0, 1.01, math.nan)),
+    ],
+)
+def test_what_is_not_as_it_should_be_is_refused(changes: dict[str, Any]) -> None:
+    assert isinstance(read_any(frame()), Closing)
+    with pytest.raises(DecodeError, match="malformed"):
+        read_any(frame(**changes))
+
+
+def test_other_bad_frames_are_refused_as_before() -> None:
+    whole = frame()
+    for bad in (b"", whole[:-1], whole + b"\0", bytes([*whole[:-1], whole[-1] ^ 1]), seal(9, 2, 0, [TEXT.encode()])):
+        with pytest.raises(DecodeError):
+            read_any(bad)
+    with pytest.raises(DecodeError):
+        read_any(seal(CONTROL, 2, 1, [TEXT.encode()]))
+    with pytest.raises(DecodeError):
+        read_any(seal(CONTROL, 2, 0, [TEXT.encode() + b" " * MAX_CONTROL]))
+
+
+def test_the_longest_fits_into_a_control_message() -> None:
+    """As many errors and certificates as a party tells, of late rounds and with all digits that they can have."""
+    late, long = (1 << 40) - 200_000, 1.2345678901234567e-300
+    errors = told_errors({late + n: (long, long, long) for n in range(3 * MOST_ERRORS)})
+    figures = Certificate.of(1.0, -0.000123456789, 0.99999e-3, 2**-20)
+    assert figures is not None
+    said = closing(
+        Complete(session=late, rounds=late, parameters={"a" * 100: "f" * 64, "server": "f" * 64}, errors=errors),
+        {late + n: figures for n in range(3 * MOST_CERTIFICATES + 1)},
+    )
+    assert isinstance(said, Closing)
+    assert len(said.errors) == MOST_ERRORS
+    assert len(said.certificates) <= MOST_CERTIFICATES
+    assert said.certificates[-1][0] == late + 3 * MOST_CERTIFICATES
+    assert len(said.model_dump_json()) < MAX_CONTROL
+    assert read_any(encode_control(said, 2)) == said
