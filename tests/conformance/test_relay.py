@@ -20,9 +20,10 @@ from cvfl.federation.labels import TableLabels
 from cvfl.federation.processes import add_parties, train_grpc
 from cvfl.federation.terms import offer_of
 from cvfl.wire import Embedding, Passed, Report, decode, encode
-from cvfl.wire.control import Hello, Settled, Targets, decode_control
+from cvfl.wire.control import Hello, Settled, decode_control
 from cvfl.wire.frame import kind_of
 from cvfl.wire.message import KINDS, PASSED, REPORT
+from cvfl.wire.targets import Targets
 from federations import data, federation, parameters, run
 
 pytestmark = pytest.mark.usefixtures("tidy")

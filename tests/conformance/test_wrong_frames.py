@@ -28,12 +28,12 @@ from cvfl.wire.control import (
     Complete,
     End,
     Refusal,
-    Targets,
     decode_control,
     encode_control,
 )
 from cvfl.wire.frame import seal
 from cvfl.wire.read import read_frame
+from cvfl.wire.targets import Targets
 
 pytestmark = pytest.mark.usefixtures("tidy")
 GARBAGE: dict[str, bytes] = {

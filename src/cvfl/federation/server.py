@@ -43,7 +43,6 @@ from cvfl.wire.control import (
     RowSecret,
     Settle,
     Settled,
-    Targets,
     decode_control,
     encode_control,
 )
@@ -51,6 +50,7 @@ from cvfl.wire.frame import kind_of
 from cvfl.wire.message import KINDS
 from cvfl.wire.read import read_frame
 from cvfl.wire.setup import BLINDED, MATCHED
+from cvfl.wire.targets import Targets
 
 
 class ServerRole:
