@@ -250,7 +250,7 @@ def ranged(*values: float) -> bytes:
 
 VALUES = COLUMN[-16:]
 PAIR, ROWS, MATRIX = (3,), (2, 3), (2, 4)
-COMPRESSORS = {
+COMPRESSORS: dict[str, list[tuple[str, bytes, tuple[int, ...]]]] = {
     "C1": [
         ("scalar:bits=2", SCALAR, ROWS),
         ("lattice:bits=4", SCALAR, ROWS),

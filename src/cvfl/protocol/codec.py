@@ -116,7 +116,10 @@ class Codec:
             return self._decoded[t0, same]
 
     def _opened(self, data: Bytes, t0: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        packet = decode_packet(data, shape)
+        try:
+            packet = decode_packet(data, shape)
+        except DecodeError as error:
+            raise DecodeError(f"the {self._now.part} is none of shape {shape}: {error}") from None
         if packet.dtype != dtype:
             raise DecodeError(f"the {self._now.part} is {packet.dtype}, not {dtype}")
         h = self.compressor.decompress(packet, self._context(t0))

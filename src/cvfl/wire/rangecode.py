@@ -83,6 +83,8 @@ def encoded(packet: Packet, counts: Counts) -> tuple[bytes, Counts]:
 
 def decoded(packet: Packet, counts: Counts) -> tuple[Packet, Counts]:
     """The packet of a code for a tensor of the packet's shape, and the counts after it."""
+    if not packet.code:
+        raise DecodeError("an empty code")
     reader = Reader(packet.code)
     scalars, planes = read_numbers(reader.take(1, "code")[0], reader)
     heads = [_read_head(reader, packet.shape, _known_columns(counts, index)) for index in range(planes)]
