@@ -53,7 +53,7 @@ def spread(k: int, n: int) -> torch.Tensor:
     [(500, 1000, "bitmap"), (1, 1000, "raw"), (3, 10**6, "raw"), (30, 1000, "delta"), (1000, 10**6, "delta")],
 )
 def test_each_code_is_chosen_somewhere(k, n, code):
-    assert code_of(encode_indices(spread(k, n, n), n), n) == code
+    assert code_of(encode_indices(spread(k, n), n, n), n) == code
 
 
 def test_by_hand():
@@ -88,7 +88,7 @@ def test_the_split_is_within_a_twentieth_of_the_best(n):
     for k in {1, 2, n // 100, n // 30, n // 10, n // 3} - {0}:
         splits = (delta_cost(k, n, low) for low in range(1, n.bit_length()))
         best = min(bitmap_cost(n), raw_cost(k, n), *splits)
-        assert best <= cost(encode_indices(spread(k, n, n), n)) <= 1.05 * best + 2
+        assert best <= cost(encode_indices(spread(k, n), n, n), n) <= 1.05 * best + 2
 
 
 @pytest.mark.parametrize("n", range(1, 9))

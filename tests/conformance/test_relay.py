@@ -176,7 +176,7 @@ def test_the_other_party_hears_of_labels_by_sealed_gradients_alone(tmp_path: Pat
         (1, 1, 3),
     ]
     (targets,) = (frame for frame in frames if kind_of(frame) == 8)
-    assert len(targets) == 20 + 11 + sum(loop.server.role.facts["rows"])
+    assert len(targets) <= 2 + 4 + -(-sum(loop.server.role.facts["rows"]) // 4) + 2  # two bits a row at most
 
 
 def tampered(loop: Loop, change: Any) -> None:
