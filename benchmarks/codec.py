@@ -54,7 +54,7 @@ def bench_codec(spec: str, shape: tuple[int, int], seconds: float) -> CodecSpeed
     data = encode()
 
     def decode() -> Tensor:
-        return compressor.decompress(decode_packet(data), Context(seed=1))
+        return compressor.decompress(decode_packet(data, tuple(h.shape)), Context(seed=1))
 
     size = h.numel() * 4
     with one_thread_a_role():

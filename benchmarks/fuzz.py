@@ -30,6 +30,7 @@ with atheris.instrument_imports(include=["fuzz_targets", *(f"cvfl.{name}" for na
     from fuzz_targets import CHOICES, RECEIVERS, SHARE, TARGETS, tried
 
     from cvfl.runtime.checkpoint import Checkpoints
+    from cvfl.wire.frame import unseal
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden"
 
@@ -45,7 +46,8 @@ def examples(target: str, folder: Path) -> Iterator[tuple[str, bytes]]:
     if target == "setup":
         for name, data in golden():
             if name.startswith(("control-", "setup-")):
-                yield name, bytes([data[5] - 5 + 4 * data[6]]) + data[20:]
+                kind, sender, _, body = unseal(data)
+                yield name, bytes([kind - 5 + 4 * sender]) + body
         yield from ((name, bytes([2]) + data) for name, data in messages())
     if target == "wire":
         for which, data in enumerate([*(data for _, data in RECEIVERS), SHARE]):
@@ -54,7 +56,8 @@ def examples(target: str, folder: Path) -> Iterator[tuple[str, bytes]]:
         frames = [data for name, data in golden() if name.startswith("frame-")]
         for i, data in enumerate(frames):
             yield f"frame-{i}", bytes([i % CHOICES, 1]) + data
-            yield f"body-{i}", bytes([i % CHOICES, data[5] + 1]) + data[20:]
+            kind, _, _, body = unseal(data)
+            yield f"body-{i}", bytes([i % CHOICES, kind + 1]) + body
     if target == "checkpoint":
         kept = Checkpoints(folder.with_name(f"{folder.name}.states"), "bank in run ab")
         kept.save(1, {"w": torch.zeros(2, 3), "n": 1, "list": [1.5, None], "pair": (b"x", {7: "y"})})

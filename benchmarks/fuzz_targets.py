@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import struct
-import zlib
 from collections.abc import Callable
 
 import numpy as np
@@ -41,10 +39,10 @@ from cvfl.wire import (
     decode_packet,
     encode_packet,
 )
-from cvfl.wire.control import Begin, Control, Have, Hello, Offer, Settle, Targets, encode_control
+from cvfl.wire.control import Begin, Control, Have, Hello, Offer, Settle, encode_control
 from cvfl.wire.frame import seal
-from cvfl.wire.message import FROM_SERVER
 from cvfl.wire.read import read_frame
+from cvfl.wire.targets import Targets
 
 SPECS = ["identity", "scalar:bits=3", "scalar:bits=11,low=-1,high=1", "lattice:bits=3", "lattice:bits=9,low=-1,high=1"]
 SPECS += ["topk:bits=8", "topk:bits=16", "topk:bits=8,by=entry", "topk:bits=1,by=entry", "schedule(lattice:bits=1)"]
@@ -107,8 +105,8 @@ def open_packet(data: bytes | memoryview, which: int) -> None:
 
 
 def any_shape(data: bytes | memoryview) -> None:
-    """A packet whose receiver has no expectation pays for its memory with its length."""
-    packet = decode_packet(data)
+    """A packet for a receiver that expects a single number pays for its memory with its length."""
+    packet = decode_packet(data, ())
     size = sum(plane.symbols.numel() * plane.symbols.element_size() for plane in packet.planes)
     assert size <= 64 * len(data), "more memory than the bytes pay for"
 
@@ -120,9 +118,7 @@ def wire(data: bytes) -> None:
         open_packet(rest, which)
         return
     if how > 1:
-        kind = how - 1
-        head = struct.pack("<4sBBHII", b"cvfl", 1, kind, int(kind not in FROM_SERVER), T0, len(rest))
-        rest = head + struct.pack("<I", zlib.crc32(rest, zlib.crc32(head))) + rest
+        rest = seal(how - 1, 1, T0, [rest])
     for packet in packets(decode(rest)):
         any_shape(packet)
         open_packet(packet, which)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import struct
 import tracemalloc
 import zlib
@@ -14,7 +15,6 @@ import torch
 from cvfl.compress import Compressor, Context, build
 from cvfl.errors import DecodeError
 from cvfl.wire import (
-    HEADER,
     Broadcast,
     Embedding,
     Evaluation,
@@ -28,6 +28,8 @@ from cvfl.wire import (
     encode,
     encode_packet,
 )
+from cvfl.wire.frame import head_of
+from cvfl.wire.varint import varint
 
 SPECS = [
     "identity",
@@ -57,6 +59,7 @@ LEARNING = [
 SHAPES = [(), (0, 4), (1, 1), (3, 5), (6, 8), (2, 3, 4), (2, 600), (40, 40)]
 COMPRESSORS = [build(spec) for spec in SPECS]
 DTYPES = [torch.float32, torch.float64]
+OF_A_SHAPE = len(COMPRESSORS) * len(DTYPES)
 CONTEXT = Context(seed=1, t0=2, m=3)
 MIB = 1 << 20
 
@@ -70,6 +73,11 @@ def packets() -> list[bytes]:
         for compressor in COMPRESSORS:
             found += [encode_packet(compressor.compress(h.to(dtype), CONTEXT)) for dtype in DTYPES]
     return found
+
+
+def shape_of(i: int) -> tuple[int, ...]:
+    """The shape of the tensors in packet i, and of those in frame i."""
+    return SHAPES[i // OF_A_SHAPE]
 
 
 class Case(NamedTuple):
@@ -104,14 +112,15 @@ def frames() -> list[bytes]:
     found = []
     every = packets()
     for i, packet in enumerate(every):
-        others = tuple((m, every[(i * 7 + m) % len(every)]) for m in (1, 2, 9))
+        same = every[i - i % OF_A_SHAPE :][:OF_A_SHAPE]  # packets of this shape
+        others = tuple((m, same[(i * 7 + m) % OF_A_SHAPE]) for m in (1, 2, 9))
         messages: list[Message] = [
             Embedding(2, 3, packet),
             Evaluation(2, 3, packet),
             Gradient(2, packet),
             Gradient(2, packet, packet),
-            Broadcast(2, (packet, every[(i * 5) % len(every)]), others),
-            Folded(2, packet, (every[(i * 5) % len(every)], every[(i * 3) % len(every)])),
+            Broadcast(2, (packet, same[(i * 5) % OF_A_SHAPE]), others),
+            Folded(2, packet, (same[(i * 5) % OF_A_SHAPE], same[(i * 3) % OF_A_SHAPE])),
             Passed(2, 3, 1, 1, packet),
             Report(2, 3, i / 7, {part: {"loss": i / 3} for part in ("train", "validation", "test")}),
         ]
@@ -119,28 +128,26 @@ def frames() -> list[bytes]:
     return found
 
 
-def sealed(frame: bytes | bytearray) -> bytes:
-    """The frame with the checksum that its bytes ask for, so that what is inside is reached."""
-    if len(frame) < HEADER.size:
-        return bytes(frame)
-    crc = zlib.crc32(memoryview(frame)[HEADER.size :], zlib.crc32(frame[: HEADER.size - 4]))
-    return bytes(frame[: HEADER.size - 4]) + struct.pack("<I", crc) + bytes(frame[HEADER.size :])
+def sealed(data: bytes | bytearray) -> bytes:
+    """Header and body with the checksum that they ask for, so that what is inside is reached."""
+    short = len(data) <= 1024
+    crc = binascii.crc_hqx(data, 0xFFFF) if short else zlib.crc32(data)
+    return bytes(data) + crc.to_bytes(2 if short else 4, "little")
 
 
-def fitted(frame: bytes | bytearray) -> bytes | bytearray:
-    """The frame with the body length that it really has."""
-    if len(frame) < HEADER.size:
-        return frame
-    return frame[:12] + struct.pack("<I", len(frame) - HEADER.size) + frame[16:]
+def unsealed(frame: bytes) -> bytes:
+    """Header and body of a frame."""
+    return frame[: -2 if len(frame) <= 1026 else -4]
 
 
 def mutated(frame: bytes, other: bytes, draw: Iterator[int]) -> bytes:
-    """Damage a frame: bits, bytes, lengths, ends, pieces of another; mostly with length and checksum put right."""
-    data = bytearray(frame)
+    """Damage a frame: bits, bytes, lengths, ends, pieces of another; mostly with the checksum put right."""
+    whole = unsealed(frame)
+    data, head = bytearray(whole), head_of(frame).size
     for _ in range(1 + next(draw) % 3 // 2):
-        first = HEADER.size if next(draw) % 8 else 0
+        first = head if next(draw) % 8 else 0
         at = first + next(draw) % max(len(data) - first, 1)
-        match next(draw) % 12:
+        match next(draw) % 13:
             case 0 | 1 | 2 | 3 | 4 if at < len(data):
                 data[at] ^= 1 << next(draw) % 8
             case 5 | 6 if at < len(data):
@@ -151,19 +158,21 @@ def mutated(frame: bytes, other: bytes, draw: Iterator[int]) -> bytes:
                 start = next(draw) % max(len(other), 1)
                 data[at : at + next(draw) % 40] = other[start : start + next(draw) % 40]
             case 9:
-                # A number of any size in the part where shapes, counts and widths are.
-                at = HEADER.size + next(draw) % 48
+                # A number of any size in the part where counts and widths are.
+                at = head + next(draw) % 48
                 data[at : at + 4] = struct.pack("<I", next(draw) % 2 ** (1 + next(draw) % 32))
             case 10:
+                # The same as a number of varying length.
+                at = head + next(draw) % 16
+                data[at : at + 1] = varint(next(draw) % 2 ** (1 + next(draw) % 32))
+            case 11:
                 data += bytes(next(draw) % 9)
             case _:
                 del data[at : at + 1 + next(draw) % 4]
-    how = next(draw) % 8
-    fixed = fitted(data) if how > 1 else data
-    return sealed(fixed) if how > 0 else bytes(fixed)
+    return sealed(data) if next(draw) % 8 else bytes(data) + frame[len(whole) :]
 
 
-def received(frame: bytes, compressor: Compressor, shape: tuple[int, ...] | None = None) -> list[torch.Tensor]:
+def received(frame: bytes, compressor: Compressor, shape: tuple[int, ...]) -> list[torch.Tensor]:
     """Everything in a frame, decompressed."""
     match decode(frame):
         case Embedding(_, _, packet) | Evaluation(_, _, packet) | Gradient(_, packet, b""):
@@ -178,12 +187,9 @@ def received(frame: bytes, compressor: Compressor, shape: tuple[int, ...] | None
             return []  # sealed, or figures: there is no tensor to be found
 
 
-def opened(data: bytes | memoryview, compressor: Compressor, shape: tuple[int, ...] | None = None) -> torch.Tensor:
-    """The tensor in a packet, which must have this shape if one is expected."""
-    packet = decode_packet(data, shape or ())
-    if shape is not None and packet.shape != shape:
-        raise DecodeError(f"shape {packet.shape}, expected {shape}")
-    return compressor.decompress(packet, CONTEXT)
+def opened(data: bytes | memoryview, compressor: Compressor, shape: tuple[int, ...]) -> torch.Tensor:
+    """The tensor in a packet, of the shape that is expected."""
+    return compressor.decompress(decode_packet(data, shape), CONTEXT)
 
 
 def endless(seed: int, block: int = 1 << 16) -> Iterator[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import math
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cvfl.compress import Plane
@@ -212,8 +212,13 @@ def read(coder: Reader, model: Model, count: int) -> list[int]:
     return symbols
 
 
-def head(code: bytes, n: int, scalar_size: int = 4) -> tuple[list[Head], bytes]:
-    """The head of a code, read as the page says: (width, adaptive, count, columns) of each plane; and what follows."""
+def head(
+    code: bytes, shape: tuple[int, ...], scalar_size: int = 4, before: Mapping[int, Sequence[Column]] | None = None
+) -> tuple[list[Head], bytes]:
+    """The head of a code, read as the page says: (width, adaptive, count, columns) of each plane; and what follows.
+
+    `before` are the counts that are remembered for each place.
+    """
 
     def number() -> int:
         nonlocal at  # type: ignore[misc]
@@ -224,12 +229,18 @@ def head(code: bytes, n: int, scalar_size: int = 4) -> tuple[list[Head], bytes]:
             if code[at - 1] < 128:
                 return value
 
-    at, planes = 1, []
-    for _ in range(code[0] % 16):
-        width, adaptive, at = code[at] % 128, code[at] >= 128, at + 1
-        count = number()
-        planes.append((width, adaptive, count - 1 if count else n, number()))
-    at += code[0] // 16 * scalar_size
+    at, planes, n, scalars = 1, list[Head](), math.prod(shape), code[0] // 4 % 4
+    if scalars == 3:
+        scalars, at = code[1], 2
+    for place in range(code[0] // 16):
+        first, at = code[at], at + 1
+        if first < 128:
+            planes.append((first % 64 or 64, False, number() if first & 64 else n, 1))
+            continue
+        columns = number() if first & 64 else len((before or {}).get(place, [[]]))
+        count = [lambda: n, lambda: columns * (math.prod(shape[:-1]) + 1), number][first // 16 % 4]()  # noqa: B023
+        planes.append((first % 16 + 1, True, count, columns))
+    at += scalars * scalar_size
     return planes, code[at:]
 
 

@@ -16,7 +16,8 @@ CONTEXT = Context(seed=1, t0=2, m=3)
 
 
 def sent(compressor, h, context=CONTEXT):
-    return compressor.decompress(decode_packet(encode_packet(compressor.compress(h, context))), context)
+    data = encode_packet(compressor.compress(h, context))
+    return compressor.decompress(decode_packet(data, tuple(h.shape)), context)
 
 
 def test_by_hand():

@@ -104,7 +104,7 @@ def test_samples_are_known_one_by_one():
 def test_a_message_can_be_sent_again_until_it_is_settled():
     sender, h = Feedback(Scalar(2)), numbers(5, 4)
     data = encode_packet(sender.compress(h, at(0)))
-    sender.decompress(decode_packet(data), at(0))
+    sender.decompress(decode_packet(data, (5, 4)), at(0))
     assert encode_packet(sender.compress(h, at(0))) == data
     assert sender.state_dict() == {}
 

@@ -24,7 +24,8 @@ from cvfl.wire import (
 )
 from federations import data, federation, run
 
-FRAME, PACKET, ENTRY = 20, 17, 6  # frame header; packet of 2 dims and one plane; entry of a broadcast
+UP, DOWN, CHECKSUM = 3, 2, 2  # frame headers: kind, sender and round; kind and round; and what ends a short frame
+PACKET, ENTRY = 2, 2  # header of a packet of one plane; entry of a broadcast but the last
 MEASURED_RANGE = 16  # two float64
 
 
@@ -68,8 +69,8 @@ def test_a_sealed_message_is_counted_on_both_ways(captured: list[bytes]) -> None
     kinds = Counter(type(message) for message, _ in sent)
     assert kinds == {Passed: 2 * (3 * 4 + 2 * 2), Report: 3}
     assert meter.total().total == sum(size for _, size in sent)
-    plain = FRAME + PACKET + 16 * 4 * 8
-    sealed, test_embedding = plain + 3 + 16, FRAME + 3 + PACKET + 20 * 4 * 8 + 16
+    plain = UP + PACKET + 16 * 4 * 8 + CHECKSUM
+    sealed, test_embedding = plain + 2 + 16, UP + 2 + PACKET + 20 * 4 * 8 + 16 + CHECKSUM
     reports = sum(size for message, size in sent if isinstance(message, Report))
     for m in (1, 3):
         traffic = meter.parties[m]
@@ -83,11 +84,12 @@ def test_a_round_costs_what_the_wire_format_says() -> None:
     """Algorithm 1, scalar b = 3, M = 3, P = 4, B = 16: each figure by hand."""
     meter = run(federation(rounds=1, compressor="scalar:bits=3", evaluate_every=5))
     packet = PACKET + MEASURED_RANGE + packed_size(16 * 4, 3)
-    theta_0 = PACKET - 4 + 8 * (12 * 3 + 3)  # one dimension, 12 x 3 weights and 3 biases, float64, exact
-    test_embedding = FRAME + PACKET + 20 * 4 * 8
+    theta_0 = PACKET + 8 * (12 * 3 + 3)  # 12 x 3 weights and 3 biases, float64, exact
+    test_embedding = UP + PACKET + 20 * 4 * 8 + CHECKSUM
     for traffic in meter.parties.values():
-        assert traffic.up == FRAME + packet
-        assert traffic.down == FRAME + 2 + (ENTRY + theta_0) + 2 * (ENTRY + packet)
+        assert traffic.up == UP + packet + CHECKSUM
+        entries = (ENTRY + 1 + theta_0) + (ENTRY + packet) + (ENTRY - 1 + packet)  # a length of two bytes, one, none
+        assert traffic.down == DOWN + 1 + entries + CHECKSUM
         assert traffic.evaluation == test_embedding
 
 
@@ -95,7 +97,9 @@ def test_algorithm_2_sends_each_party_only_its_own_gradient(captured: list[bytes
     run(federation(algorithm=2, rounds=2))
     kinds = Counter(type(decode(frame)) for frame in captured)
     assert kinds == {Embedding: 6, Gradient: 6, Evaluation: 3}
-    assert all(decode_packet(decode(f).packet).shape == (16, 4) for f in captured if isinstance(decode(f), Gradient))
+    for frame in captured:
+        if isinstance(message := decode(frame), Gradient):
+            assert decode_packet(message.packet, (16, 4)).planes[0].symbols.numel() == 16 * 4
 
 
 @pytest.mark.parametrize(
@@ -120,8 +124,8 @@ def test_the_meter_separates_parties_directions_and_evaluation() -> None:
     meter.add(1, inprocess.Direction.UP, frame)  # type: ignore[attr-defined]
     meter.add(2, inprocess.Direction.DOWN, frame)  # type: ignore[attr-defined]
     meter.add(2, inprocess.Direction.UP, encode(Evaluation(0, 2, b"abcd")))  # type: ignore[attr-defined]
-    assert (meter.parties[1].up, meter.parties[2].down, meter.parties[2].evaluation) == (23, 23, 24)
-    assert meter.total().total == 70
+    assert (meter.parties[1].up, meter.parties[2].down, meter.parties[2].evaluation) == (8, 8, 9)
+    assert meter.total().total == 25
 
 
 def test_a_rounds_bytes_are_those_of_its_own_messages() -> None:

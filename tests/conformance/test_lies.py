@@ -36,13 +36,13 @@ from cvfl.wire.control import (
     Recall,
     RowSecret,
     Settle,
-    Targets,
     decode_control,
     encode_control,
 )
 from cvfl.wire.frame import kind_of, seal
 from cvfl.wire.message import EMBEDDING
 from cvfl.wire.read import read_frame
+from cvfl.wire.targets import Targets
 
 pytestmark = pytest.mark.usefixtures("tidy")
 

@@ -45,9 +45,9 @@ from cvfl.wire.control import (
     RowSecret,
     Settle,
     Settled,
-    Targets,
     encode_control,
 )
+from cvfl.wire.targets import Targets
 
 pytestmark = pytest.mark.usefixtures("tidy")
 HOWS: tuple[How, ...] = ("known", "as-is", "kept", "align")

@@ -28,12 +28,12 @@ from cvfl.wire.control import (
     Complete,
     End,
     Refusal,
-    Targets,
     decode_control,
     encode_control,
 )
-from cvfl.wire.frame import seal
+from cvfl.wire.frame import kind_of, seal
 from cvfl.wire.read import read_frame
+from cvfl.wire.targets import Targets
 
 pytestmark = pytest.mark.usefixtures("tidy")
 GARBAGE: dict[str, bytes] = {
@@ -42,7 +42,7 @@ GARBAGE: dict[str, bytes] = {
     "random bytes": bytes(range(200, 0, -1)),
     "half a frame": hello("bank")[:-9],
     "a flipped bit": hello("bank")[:-1] + b"!",
-    "an unknown kind": seal(99, 2, 0, [b"x"]),
+    "an unknown kind": seal(15, 2, 0, [b"x"]),
     "a control message that is none": seal(7, 2, 0, [b'{"type":"hallo"}']),
     "targets that are none": seal(8, 2, 0, [b"\1\0"]),
 }
@@ -152,10 +152,10 @@ LABELS: dict[str, tuple[int, int, bytes, list[float]]] = {
     "a negative class": (2, 3, b"\0" * 75, [-1.0] * 75),
     "no number": (0, 1, b"\0" * 75, [math.nan] * 75),
     "too large": (0, 1, b"\0" * 75, [math.inf] * 75),
-    "an unknown loss": (9, 1, b"\0" * 75, [1.0] * 75),
+    "an unknown loss": (7, 1, b"\0" * 75, [1.0] * 75),
     "too few labels": (1, 1, b"\0" * 75, [1.0]),
     "no rows": (1, 1, b"", []),
-    "unknown parts": (1, 1, bytes(range(75)), [1.0] * 3),
+    "parts without their labels": (1, 1, bytes(i % 4 for i in range(75)), [1.0] * 3),
     "more rows than there are": (1, 1, b"\0" * 700, [1.0] * 700),
 }
 
@@ -167,7 +167,7 @@ def test_labels_that_cannot_be(case: str, tmp_path: Path) -> None:
     write_tables(tmp_path)
     loop = Loop(table_settings(tmp_path), tmp_path / "loop")
     with loop.stack:
-        while not (loop.up["bank"] and loop.up["bank"][0][1][5] == TARGETS):
+        while not (loop.up["bank"] and kind_of(loop.up["bank"][0][1]) == TARGETS):
             loop.step()
         targets = Targets(1, loss, outputs, parts, struct.pack(f"<{len(labels)}d", *labels))
         loop.up["bank"][0] = ("frame", encode_control(targets, 1))

@@ -48,9 +48,9 @@ def test_round_trip_bytes_and_bound(shape, dtype, spec):
     sender, receiver = build(spec), build(spec)
     data = encode_packet(sender.compress(h, CONTEXT))
     size = 4 if dtype == torch.float32 else 8
-    assert len(data) == 9 + 4 * h.ndim + size + math.ceil(h.numel() / 8)  # "a bit a component, and 4 bytes"
+    assert len(data) == 2 + size + math.ceil(h.numel() / 8)  # "a bit a component, and 4 bytes"
 
-    back = receiver.decompress(decode_packet(data), CONTEXT)
+    back = receiver.decompress(decode_packet(data, shape), CONTEXT)
     assert (back.shape, back.dtype) == (h.shape, h.dtype)
     bound = sender.bound(h, CONTEXT)
     error = float((back.double() - h.double()).square().sum())

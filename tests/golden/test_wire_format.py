@@ -46,7 +46,8 @@ from cvfl.wire import (
     packed_size,
     unpack,
 )
-from cvfl.wire.control import Complete, Recall, Targets, decode_control, encode_control
+from cvfl.wire.control import Complete, Recall, decode_control, encode_control
+from cvfl.wire.targets import Targets
 
 HERE = Path(__file__).parent
 PAGE = (HERE.parents[1] / "docs" / "wire-format.md").read_text(encoding="utf-8")
@@ -131,18 +132,19 @@ def test_dither():
 
 
 def plane_sizes(data: bytes, planes: int) -> list[tuple[int, int]]:
-    heads = [data[5 * i : 5 * i + 5] for i in range(planes)]
-    return [(head[0], int.from_bytes(head[1:], "little")) for head in heads]
+    """Of heads with a number of symbols below 128."""
+    heads = [data[2 * i : 2 * i + 2] for i in range(planes)]
+    return [(head[0] - 64, head[1]) for head in heads]
 
 
 @pytest.mark.parametrize("name", named("indices-"))
 def test_indices(name):
     example = Example(name)
     indices, n = torch.tensor(example["indices"]), example["below"]
-    planes = encode_indices(indices, n)
+    planes = encode_indices(indices, n, 1)
     data = encode_packet(Packet((), planes))
-    assert data[4:] == example.bytes  # behind the four bytes of a packet without dims and scalars
-    read = decode_packet(data).planes
+    assert data[1:] == example.bytes  # behind the first byte of a packet without scalars
+    read = decode_packet(data, ()).planes
     assert [(plane.width, plane.symbols.numel()) for plane in read] == plane_sizes(example.bytes, len(read))
     assert decode_indices(read, n).tolist() == indices.tolist()
 
@@ -193,10 +195,11 @@ def test_what_is_decoded(name):
 
 @pytest.mark.parametrize("name", [name for name in named("packet-") if "scalar" in name or "lattice" in name])
 def test_the_header_that_the_page_promises(name):
-    example, packet = Example(name), decode_packet(Example(name).bytes)
-    n, dims = packet.planes[0].symbols.numel(), len(packet.shape)
+    example = Example(name)
+    packet = decode_packet(example.bytes, tuple(example.tensor("tensor").shape))
+    n = packet.planes[0].symbols.numel()
     assert n == example.tensor("tensor").numel()
-    header = 9 + 4 * dims + (8 if packet.scalars else 0)
+    header = 2 + (8 if packet.scalars else 0)
     assert len(example.bytes) == header + packed_size(n, packet.planes[0].width)
 
 
@@ -205,8 +208,9 @@ def test_the_range_code_by_the_page_alone():
     counts: list[list[int]] = []
     for name in ("packet-entropy.hex", "packet-entropy-next.hex"):
         example = Example(name)
-        assert example.bytes[:8] == bytes([3, 2, 12, 2, 1, 0x80 | 16, 0, 2])
-        coder, model = oracle.Reader(example.bytes[8:]), oracle.Model(16, 2, counts)
+        head = bytes([0x22, 0x40 | 12, 1, *([0x80 | 15] if counts else [0xC0 | 15, 2])])
+        assert example.bytes.startswith(head)
+        coder, model = oracle.Reader(example.bytes[len(head) :]), oracle.Model(16, 2, counts)
         [code] = oracle.read_plain(coder, 1, 12)
         symbols = oracle.read(coder, model, 64)
         cell = (4 + code % 4) * 2.0 ** (code // 4 - 128)

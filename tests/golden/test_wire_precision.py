@@ -22,19 +22,16 @@ def dither(context: Context, n: int) -> np.ndarray:
     return words.astype("<u8").view("<i2")[:n]
 
 
-def read(data: bytes, fixed: tuple[float, float] | None):
-    """Header and symbols of a quantizer's packet: (dtype, shape, low, high, bits, symbols)."""
-    code, dims, scalars, planes = data[:4]
-    assert planes == 1
-    dtype, letter = {1: (np.float32, "f"), 2: (np.float64, "d")}[code]
-    shape = struct.unpack_from(f"<{dims}I", data, 4)
-    ends = struct.unpack_from(f"<{scalars}{letter}", data, 4 + 4 * dims)
-    at = 4 + 4 * dims + struct.calcsize(f"<{scalars}{letter}")
-    width, count = struct.unpack_from("<BI", data, at)
-    number = int.from_bytes(data[at + 5 :], "little")
+def read(data: bytes, count: int, fixed: tuple[float, float] | None):
+    """Header and symbols of a quantizer's packet of `count` components: (dtype, low, high, bits, symbols)."""
+    dtype, letter = ((np.float32, "f"), (np.float64, "d"))[data[0] & 1]
+    scalars, planes, width = data[0] >> 2 & 3, data[0] >> 4, data[1]
+    assert (planes, width < 64) == (1, True)
+    ends = struct.unpack_from(f"<{scalars}{letter}", data, 2)
+    number = int.from_bytes(data[2 + struct.calcsize(f"<{scalars}{letter}") :], "little")
     symbols = np.array([number >> (i * width) & (2**width - 1) for i in range(count)], dtype=np.int64)
     low, high = ends if fixed is None else (float(dtype(end)) for end in fixed)
-    return dtype, shape, low, high, width, symbols
+    return dtype, low, high, width, symbols
 
 
 def working(dtype, b: int, low: float, high: float):
@@ -42,16 +39,16 @@ def working(dtype, b: int, low: float, high: float):
     return np.float32 if dtype == np.float32 and b <= 8 and near else np.float64
 
 
-def decoded_scalar(data: bytes, context: Context, fixed=None) -> np.ndarray:
-    dtype, shape, low, high, b, q = read(data, fixed)
+def decoded_scalar(data: bytes, shape: tuple[int, ...], context: Context, fixed=None) -> np.ndarray:
+    dtype, low, high, b, q = read(data, math.prod(shape), fixed)
     W = working(dtype, b, low, high)
     delta = (high - low) / (2.0**b - 1)
     v = dither(context, len(q)).astype(W) * W(2.0**-16)
     return ((q.astype(W) - v) * W(delta) + W(low)).astype(dtype).reshape(shape)
 
 
-def decoded_lattice(data: bytes, context: Context, fixed=None) -> np.ndarray:
-    dtype, shape, low, high, b, symbols = read(data, fixed)
+def decoded_lattice(data: bytes, shape: tuple[int, ...], context: Context, fixed=None) -> np.ndarray:
+    dtype, low, high, b, symbols = read(data, math.prod(shape), fixed)
     W, n = working(dtype, b, low, high), len(symbols)
     s = 2 / (math.sqrt(3) * 2.0**b) * (high - low)
     middle = low + (high - low) / 2
@@ -85,7 +82,7 @@ def test_the_page_decodes_to_the_same_bits(make, decoder, b, dtype, shape, scale
     compressor = make(b, *ends) if ends else make(b)
     packet = compressor.compress(h, context)
     ours = compressor.decompress(packet, context).numpy()
-    theirs = decoder(encode_packet(packet), context, ends)
+    theirs = decoder(encode_packet(packet), shape, context, ends)
     assert ours.dtype == theirs.dtype
     assert ours.shape == theirs.shape
     assert ours.tobytes() == theirs.tobytes()

@@ -115,10 +115,11 @@ def test_bytes_are_counted_at_every_hop():
     meter, M, n = Tapped(), 3, 10
     ids = [str(i) for i in range(n)]
     aligned(ids, ids, ids, meter=meter)
-    head, under_way, last = 20 + 14, n * POINT + SEAL, n * short_size(M * n)
+    frame, under_way, last = 2 + 2, n * POINT + SEAL, n * short_size(M * n)
+    head = frame + 14
     for m in (1, 2, 3):
         traffic = meter.parties[m]
-        up, down = (M - 1) * (head + under_way) + head + last, (M - 1) * (head + under_way) + 20 + 4 + 2
+        up, down = (M - 1) * (head + under_way) + head + last, (M - 1) * (head + under_way) + frame + 4 + 2
         assert traffic.alignment == up + down
     assert meter.total().total == sum(len(frame) for _, _, frame in meter.frames)
 

@@ -97,7 +97,7 @@ def test_a_masked_packet_takes_its_bits_and_a_check() -> None:
     group = Group(4, 4)
     (one, *_) = group.packets(embeddings(4, (64, 16))).values()
     assert group.server.width == 6
-    assert len(one) == 9 + 4 * 2 + math.ceil((64 * 16 + 6) * 6 / 8)
+    assert len(one) == 2 + 2 + math.ceil((64 * 16 + 6) * 6 / 8)
 
 
 def test_one_packet_says_nothing() -> None:
@@ -174,7 +174,7 @@ def wrong(group: Group, h: list[torch.Tensor], case: str) -> dict[int, bytes]:
             plane = masked.compress(h[1], Context(SEED, 1, 2)).planes[0]
             return now | {2: encode_packet(Packet(shape, (plane,), (1.0,)))}
         case "another shape":
-            return now | {2: encode_packet(Packet((1, 1), masked.compress(h[1], Context(SEED, 1, 2)).planes))}
+            return now | {2: encode_packet(Packet((1, 1), (Plane(torch.zeros(1, dtype=torch.int64), width),)))}
     return now
 
 
@@ -188,7 +188,7 @@ def wrong(group: Group, h: list[torch.Tensor], case: str) -> dict[int, bytes]:
         ("too few masks", "org2, round 1: expected 21 masked symbols of 7 bits, got [(7, 20)]"),
         ("another width", "org2, round 1: expected 21 masked symbols of 7 bits, got [(8, 21)]"),
         ("scalars", "org2, round 1: expected no scalars"),
-        ("another shape", "org2, round 1: the packet is of torch.float32 (1, 1), not torch.float32 (4, 4)"),
+        ("another shape", "org2, round 1: the packet is none of shape (4, 4): symbols: 14 bytes announced, 1 there"),
     ],
 )
 def test_shares_that_cannot_be_added_are_refused_in_one_line(case: str, said: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from cvfl.errors import DecodeError
 from cvfl.wire import Embedding, encode
-from mutations import COMPRESSORS, cases, endless, frames, mutated, received
+from mutations import COMPRESSORS, cases, endless, frames, mutated, received, shape_of
 
 COUNT = 1_000_000
 
@@ -22,7 +22,7 @@ def test_a_million_damaged_frames_end_in_a_value_or_a_decode_error():
         # Frame i // 2 of a shape belongs to compressor i // 2 % 11; one in four goes to another one.
         guess = i // 2 if next(draw) % 4 else next(draw)
         try:
-            received(frame, COMPRESSORS[guess % len(COMPRESSORS)])
+            received(frame, COMPRESSORS[guess % len(COMPRESSORS)], shape_of(i % len(valid)))
             outcomes["value"] += 1
         except DecodeError as error:
             outcomes["refused"] += 1

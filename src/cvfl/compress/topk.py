@@ -43,9 +43,7 @@ from cvfl.compress.base import (
 )
 from cvfl.compress.identity import FLOAT_BITS
 from cvfl.errors import CompressError, ConfigError, DecodeError, suggest
-from cvfl.wire.packet import Packet, Plane
-
-_PLANE_HEADER = 5  # bytes of a second plane's header, which only delta has
+from cvfl.wire.packet import Packet, Plane, plain_head
 
 
 class TopK(Compressor):
@@ -67,7 +65,7 @@ class TopK(Compressor):
         kept = self._choose(rows)
         values = (rows[:, kept] if self.by == "column" else x[kept]).reshape(-1).contiguous()
         width, integers = FLOAT_BITS[x.dtype]
-        indices = encode_indices(kept, rows.shape[1] if self.by == "column" else x.numel())
+        indices = encode_indices(kept, rows.shape[1] if self.by == "column" else x.numel(), x.numel())
         return Packet(tuple(h.shape), (*indices, Plane(values.view(integers), width)), dtype=x.dtype)
 
     def decompress(self, packet: Packet, context: Context) -> Tensor:
@@ -159,18 +157,18 @@ def _largest(rank: Tensor, k: int) -> Tensor:
     return torch.from_numpy(kept).to(rank.device)
 
 
-def encode_indices(indices: Tensor, n: int) -> tuple[Plane, ...]:
-    """Planes for ascending, distinct indices below n."""
+def encode_indices(indices: Tensor, n: int, components: int) -> tuple[Plane, ...]:
+    """Planes for ascending, distinct indices below n, in a packet of a tensor of so many components."""
     k = indices.numel()
     width, low = _raw_width(n), _low_width(n, k)
     gaps = k + (n >> low) + 1
     sizes = {
-        "bitmap": _bytes(n),
-        "raw": _bytes(k * width),
-        "delta": _bytes(k * low) + _bytes(gaps) + _PLANE_HEADER,
+        "bitmap": _bytes(n) + len(plain_head(1, n, components)),
+        "raw": _bytes(k * width) + len(plain_head(width, k, components)),
+        "delta": _bytes(k * low) + _bytes(gaps) + len(plain_head(low, k, components) + plain_head(1, gaps, components)),
     }
     match min(sizes, key=lambda code: sizes[code]):
-        case "delta":  # never cheapest with low = 0, where it is a longer bitmap
+        case "delta" if low:
             high = torch.zeros(gaps, dtype=torch.uint8, device=indices.device)
             high[(indices >> low) + torch.arange(k, device=indices.device)] = 1
             return Plane(indices & ((1 << low) - 1), low), Plane(high, 1)

@@ -43,7 +43,8 @@ from cvfl.wire import (
     Report,
     Setup,
 )
-from cvfl.wire.control import Begin, Complete, Control, End, Have, How, Recall, RowSecret, Settle, Settled, Targets
+from cvfl.wire.control import Begin, Complete, Control, End, Have, How, Recall, RowSecret, Settle, Settled
+from cvfl.wire.targets import Targets
 
 
 class Phase(StrEnum):

@@ -18,7 +18,8 @@ from cvfl.federation.build import labels_of, make_recipe, server_machine
 from cvfl.federation.targets import read_targets
 from cvfl.federation.terms import elsewhere, facts_of, read_facts
 from cvfl.protocol import Labels, Loss, ServerMachine
-from cvfl.wire.control import How, Offer, Targets
+from cvfl.wire.control import How, Offer
+from cvfl.wire.targets import Targets
 
 
 class ServerRows(ABC):

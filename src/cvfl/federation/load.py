@@ -24,7 +24,7 @@ from cvfl.data.tables.kinds import DEFAULT_MISSING
 from cvfl.data.tables.label import Label
 from cvfl.data.tables.organisation import Assembled, Organisation, PartyTable, assemble
 from cvfl.data.tables.sources import Source, open_table
-from cvfl.data.tables.split import Shares, hashed, hashed_rows, seed_key, stratified
+from cvfl.data.tables.split import LEFT_OUT, Shares, hashed, hashed_rows, seed_key, stratified
 from cvfl.errors import DataError
 from cvfl.federation.keeping import PartyKeeper, ServerKeeper
 from cvfl.privacy import Aligned
@@ -61,8 +61,8 @@ class Loaded:
     found: Found = field(default_factory=Found)
     notes: tuple[str, ...] = ()
     """What was done to ids of the tables."""
-    told: int = 0
-    """Of how many rows the party with the label tells what they are for; of none if there are no tables."""
+    told: bytes = b""
+    """What each shared row is for, as the party with the label tells it; nothing if there are no tables."""
 
     @property
     def data(self) -> VerticalData:
@@ -76,8 +76,8 @@ class Rows:
 
     places: tuple[NDArray[np.int64], ...]
     fractions: NDArray[np.float64]
-    told: int
-    """How many there were before those without a label were left out."""
+    used: NDArray[np.bool_]
+    """Which there were before those without a label were left out, in the same order."""
     aligned: Aligned | None = None
     found: Found = field(default_factory=Found)
 
@@ -138,7 +138,7 @@ def shared_rows(
     common, aligned, found = _aligned({name: list(ids) for name, ids in places.items()}, on_step, kept)
     ids, fractions = in_order(common, key)
     rows = tuple(np.array([party[text] for text in ids], dtype=np.int64) for party in places.values())
-    return Rows(rows, fractions, len(ids), aligned, found)
+    return Rows(rows, fractions, np.ones(len(ids), dtype=np.bool_), aligned, found)
 
 
 def _aligned(ids: dict[str, list[str]], on_step: OnStep, kept: Path | None) -> tuple[frozenset[str], Aligned, Found]:
@@ -204,7 +204,7 @@ def _rows_as_they_are(tables: list[PartyTable], key: bytes) -> Rows:
     (label,) = (table.label for table in tables if table.label)
     places, fractions = numbered_in_order(len(label.known), key)
     used = label.known[places]
-    return Rows((places[used],) * len(tables), fractions[used], len(places))
+    return Rows((places[used],) * len(tables), fractions[used], used)
 
 
 def numbered_in_order(rows: int, key: bytes) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -232,4 +232,6 @@ def _load_tables(
     on_party = lambda table: on_step(f"{table.party.name}: preparing", 0, 0)  # noqa: E731
     notes = tuple(note for table in tables for note in table.notes)
     prepared = assemble(tables, rows.places, parts, dtype, on_party)
-    return Loaded(prepared, rows.aligned, rows.found, notes, rows.told)
+    told = np.full(len(rows.used), LEFT_OUT, dtype=np.int8)
+    told[rows.used] = parts
+    return Loaded(prepared, rows.aligned, rows.found, notes, told.tobytes())

@@ -44,10 +44,10 @@ from cvfl.wire.control import (
     RowSecret,
     Settle,
     Settled,
-    Targets,
     encode_control,
 )
 from cvfl.wire.read import read_frame
+from cvfl.wire.targets import Targets
 
 
 class PartyRole:

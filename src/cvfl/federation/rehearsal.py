@@ -11,10 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from cvfl.config.schema import RunConfig
 from cvfl.federation.closing import closing
 from cvfl.federation.load import Loaded, row_key
-from cvfl.federation.targets import LOSSES
+from cvfl.federation.targets import LOSSES, label_bytes
 from cvfl.federation.terms import facts_of, offer_of, terms_of, told_errors
 from cvfl.protocol import Certificate, Plan, Recipe
 from cvfl.runtime.meter import Meter
@@ -32,15 +34,13 @@ from cvfl.wire.control import (
     RowSecret,
     Settle,
     Settled,
-    Targets,
     encode_control,
 )
+from cvfl.wire.targets import Targets
 
 _RUN, _SESSION = "0" * 16, 1
 _KEY = PublicKey(public="0" * 64)
 _SEAL = 16
-_LABEL = 8
-"""Bytes of a label on its way."""
 Said = Iterator[tuple[int, Direction, Control | Targets]]
 UP, DOWN = Direction.UP, Direction.DOWN
 
@@ -82,7 +82,7 @@ class Rehearsal:
 
     def _before(self) -> Said:
         plan, terms, offers = self._plan, terms_of(self.config), self._offers
-        tables, aligned, found = self.loaded.told > 0, self.loaded.aligned, self.loaded.found
+        tables, aligned, found = len(self.loaded.told) > 0, self.loaded.aligned, self.loaded.found
         ids = list(aligned.sizes) if aligned else [0] * plan.M
         new, kept = list(found.came) or [0] * plan.M, list(found.kept) or [""] * plan.M
         key = _KEY if tables or self.config.privacy.keyed else None
@@ -116,7 +116,8 @@ class Rehearsal:
 
     def _targets(self, labels: int) -> Targets:
         data = self.loaded.data
-        return Targets(0, LOSSES.index(data.loss), data.outputs, bytes(self.loaded.told), bytes(_LABEL * labels))
+        told = torch.cat([data.train_labels, data.validation_labels, data.test_labels])[:labels]
+        return Targets(0, LOSSES.index(data.loss), data.outputs, self.loaded.told, label_bytes(told))
 
     def _after(self, parameters: Mapping[str, str], history: Sequence[Mapping[str, Any]]) -> Said:
         rounds = self._plan.rounds

@@ -22,17 +22,18 @@ from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
 from cvfl.data.tables.organisation import PartyTable
 from cvfl.data.tables.prepare import Preparation
-from cvfl.data.tables.split import Part, Shares
+from cvfl.data.tables.split import LEFT_OUT, Part, Shares
 from cvfl.errors import DataError, LocalProtocolError, RemoteProtocolError
 from cvfl.federation.build import Facts, holding_of, labels_of, make_recipe, party_machine, party_maker
 from cvfl.federation.load import in_order, numbered_in_order, parts_of
-from cvfl.federation.targets import LEFT_OUT, Told, read_targets, write_targets
+from cvfl.federation.targets import Told, read_targets, write_targets
 from cvfl.federation.terms import elsewhere
 from cvfl.privacy.keys import PairSecrets
 from cvfl.protocol import Holding, Labels, Loss, PartyMachine, Recipe
 from cvfl.protocol.recipe import MakeModel
 from cvfl.protocol.release import Secret
-from cvfl.wire.control import How, Targets
+from cvfl.wire.control import How
+from cvfl.wire.targets import Targets
 
 
 class PartyRows(ABC):
@@ -171,7 +172,9 @@ class TableRows(PartyRows):
         parts[known] = parts_of(label, self._places[known], self._fractions[known], self.config.data)
         order, train = self._order(parts)
         outputs = len(label.classes) if label.loss is Loss.MULTICLASS else 1
-        self._told = Told(parts, label.loss, outputs, label.tensor(order, train, torch.float64).double())
+        # Rounded to what the run computes with: every role does that with them, and they travel as they are here.
+        labels = label.tensor(order, train, getattr(torch, self.config.precision)).double()
+        self._told = Told(parts, label.loss, outputs, labels)
         return write_targets(self._told, with_labels=not self.config.privacy.relayed)
 
     def accept(self, targets: Targets) -> None:

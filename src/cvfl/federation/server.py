@@ -44,13 +44,13 @@ from cvfl.wire.control import (
     RowSecret,
     Settle,
     Settled,
-    Targets,
     decode_control,
     encode_control,
 )
 from cvfl.wire.frame import kind_of
 from cvfl.wire.message import KINDS
 from cvfl.wire.setup import BLINDED, MATCHED
+from cvfl.wire.targets import Targets
 
 
 class ServerRole:

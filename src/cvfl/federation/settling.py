@@ -19,7 +19,8 @@ from cvfl.privacy import AlignmentParty
 from cvfl.privacy.keys import PairSecrets
 from cvfl.privacy.sealing import Sealing
 from cvfl.wire import Blinded, Gone, Matched
-from cvfl.wire.control import RowSecret, Settle, Targets
+from cvfl.wire.control import RowSecret, Settle
+from cvfl.wire.targets import Targets
 
 Said = RowSecret | Blinded | Gone | Targets
 _ABOUT = b"row secret"

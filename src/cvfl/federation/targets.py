@@ -14,15 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cvfl.config.schema import DataConfig
-from cvfl.data.tables.split import Part
+from cvfl.data.tables.split import LEFT_OUT, Part
 from cvfl.errors import RemoteProtocolError
 from cvfl.protocol import Loss
-from cvfl.wire.control import Targets
+from cvfl.wire.targets import Targets
 
 LOSSES = tuple(Loss)
 """By their numbers on the wire."""
-LEFT_OUT = 3
-"""The part of a row that has no label."""
 _LARGEST = torch.finfo(torch.float64).max
 _DEVIATIONS = 6
 """How far from its share a part may be that was drawn row by row: further is once in 10^9 runs."""
@@ -45,8 +43,13 @@ class Told:
 
 def write_targets(told: Told, with_labels: bool) -> Targets:
     """The message; without labels when they stay where they are."""
-    labels = told.labels.numpy().astype("<f8").tobytes() if with_labels else b""
+    labels = label_bytes(told.labels) if with_labels else b""
     return Targets(0, LOSSES.index(told.loss), told.outputs, told.parts.tobytes(), labels)
+
+
+def label_bytes(labels: Tensor) -> bytes:
+    """Labels as a message has them."""
+    return labels.cpu().numpy().astype("<f8").tobytes()
 
 
 def read_targets(

@@ -18,8 +18,8 @@ from cvfl.errors import DecodeError, RemoteProtocolError
 from cvfl.privacy.keys import PairSecrets
 from cvfl.types import SERVER
 from cvfl.wire import Bytes, Message, Passed
-from cvfl.wire.frame import Frame
-from cvfl.wire.message import FROM_SERVER, message_of, parts_of
+from cvfl.wire.frame import FROM_SERVER, Frame
+from cvfl.wire.message import message_of, parts_of
 
 
 @dataclass

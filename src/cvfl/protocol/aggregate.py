@@ -34,7 +34,7 @@ class Aggregate:
         total: Symbols = np.zeros(math.prod(shape) + self._masked.checks, dtype=np.uint16)
         for m, data in sorted(packets.items()):
             try:
-                total = total + self._masked.symbols(_checked(decode_packet(data, shape), shape, dtype))
+                total = total + self._masked.symbols(_opened(data, shape, dtype))
             except DecodeError as error:
                 raise DecodeError(f"{self._names[m - 1]}, round {t0}: {error}") from None
         try:
@@ -53,7 +53,7 @@ class Aggregate:
         same = bytes(data)
         with self._lock:
             if self._decoded is None or self._decoded[:2] != (t0, same):
-                packet = _checked(decode_packet(data, shape), shape, dtype)
+                packet = _opened(data, shape, dtype)
                 no_scalars(packet)
                 symbols = only_plane(packet, self._masked.width, math.prod(shape)).int()
                 if symbols.numel() and int(symbols.max()) > len(self._names) * (2**self._masked.grid.bits - 1):
@@ -71,7 +71,11 @@ class Aggregate:
         return y.mul_(theory.scalar_step(grid.bits, low, high)).add_(M * low).to(dtype)
 
 
-def _checked(packet: Packet, shape: tuple[int, ...], dtype: torch.dtype) -> Packet:
-    if packet.shape != shape or packet.dtype != dtype:
-        raise DecodeError(f"the packet is of {packet.dtype} {packet.shape}, not {dtype} {shape}")
+def _opened(data: Bytes, shape: tuple[int, ...], dtype: torch.dtype) -> Packet:
+    try:
+        packet = decode_packet(data, shape)
+    except DecodeError as error:
+        raise DecodeError(f"the packet is none of shape {shape}: {error}") from None
+    if packet.dtype != dtype:
+        raise DecodeError(f"the packet is of {packet.dtype}, not {dtype}")
     return packet

@@ -116,10 +116,12 @@ class Codec:
             return self._decoded[t0, same]
 
     def _opened(self, data: Bytes, t0: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        packet = decode_packet(data, shape)
-        # Checked before anything of this shape is allocated.
-        if packet.shape != shape or packet.dtype != dtype:
-            raise DecodeError(f"the {self._now.part} is {packet.dtype} {packet.shape}, not {dtype} {shape}")
+        try:
+            packet = decode_packet(data, shape)
+        except DecodeError as error:
+            raise DecodeError(f"the {self._now.part} is none of shape {shape}: {error}") from None
+        if packet.dtype != dtype:
+            raise DecodeError(f"the {self._now.part} is {packet.dtype}, not {dtype}")
         h = self.compressor.decompress(packet, self._context(t0))
         reached = reach(h)
         if not math.isfinite(reached):

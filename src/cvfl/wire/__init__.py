@@ -1,7 +1,7 @@
 """Symbols and messages to bytes and back; docs/wire-format.md is the normative page."""
 
 from cvfl.wire.bits import pack, packed_size, unpack
-from cvfl.wire.frame import HEADER, Bytes
+from cvfl.wire.frame import Bytes
 from cvfl.wire.message import (
     Broadcast,
     Embedding,
@@ -18,7 +18,6 @@ from cvfl.wire.packet import decode_packet, encode_packet
 from cvfl.wire.setup import Blinded, Gone, Matched, Setup, Spelling, decode_setup, encode_setup
 
 __all__ = [
-    "HEADER",
     "Blinded",
     "Broadcast",
     "Bytes",

@@ -19,19 +19,17 @@ either side at any time: it says in one line what is wrong.
 
 from __future__ import annotations
 
-import struct
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from cvfl.errors import DecodeError
 from cvfl.wire.frame import MAX_BODY, Bytes, seal, unseal
-from cvfl.wire.packet import Reader
+from cvfl.wire.targets import Targets, decode_targets, encode_targets
 
 CONTROL, TARGETS = 7, 8
 MAX_CONTROL = 1 << 20
-PROTOCOL = 5
+PROTOCOL = 6
 """Version of the messages and of what they mean; it changes when either does."""
 
 
@@ -183,40 +181,21 @@ Control = Hello | Recall | Have | Settle | RowSecret | Settled | Begin | Complet
 _CONTROL: TypeAdapter[Control] = TypeAdapter(Annotated[Control, Field(discriminator="type")])
 
 
-@dataclass(frozen=True)
-class Targets:
-    """From the label holder: what each shared row is for, and labels, in the order of the rows.
-
-    `parts` is one byte a row; `labels` are float64, of the training rows only when a party receives them.
-    """
-
-    m: int
-    loss: int
-    outputs: int
-    parts: Bytes
-    labels: Bytes
-
-
 def encode_control(message: Control | Targets, m: int) -> bytes:
     """The frame of a message from role m."""
     if isinstance(message, Targets):
-        head = struct.pack("<BHII", message.loss, message.outputs, len(message.parts), len(message.labels) // 8)
-        return seal(TARGETS, m, 0, [head, message.parts, message.labels])
+        return seal(TARGETS, m, 0, [encode_targets(message)])
     return seal(CONTROL, m, 0, [message.model_dump_json().encode()])
 
 
 def decode_control(frame: Bytes, max_body: int = MAX_BODY) -> tuple[int, Control | Targets]:
     """The sender and the message."""
-    kind, sender, t0, body = unseal(frame, max_body)
-    if t0 == 0 and kind == TARGETS:
-        reader = Reader(body)
-        loss, outputs, rows, labels = reader.read("<BHII", "targets")
-        message = Targets(sender, loss, outputs, reader.take(rows, "parts"), reader.take(8 * labels, "labels"))
-        reader.finish()
-        return sender, message
-    if t0 == 0 and kind == CONTROL and len(body) <= MAX_CONTROL:
+    kind, sender, _, body = unseal(frame, max_body)
+    if kind == TARGETS:
+        return sender, decode_targets(body, sender)
+    if kind == CONTROL and len(body) <= MAX_CONTROL:
         try:
             return sender, _CONTROL.validate_json(bytes(body))
         except ValidationError:
             raise DecodeError("a control message that is malformed") from None
-    raise DecodeError(f"a message of kind {kind} and round {t0} in the handshake")
+    raise DecodeError(f"a message of kind {kind} in the handshake")

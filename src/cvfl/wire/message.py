@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -25,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
 
 from cvfl.errors import DecodeError
 from cvfl.types import SERVER
-from cvfl.wire.frame import MAX_BODY, Bytes, Frame, seal, unseal
+from cvfl.wire.frame import FROM_SERVER, MAX_BODY, Bytes, Frame, seal, unseal
 from cvfl.wire.packet import Reader
 from cvfl.wire.varint import varint
 
@@ -103,9 +102,9 @@ class Report:
 Message = Embedding | Evaluation | Broadcast | Folded | Gradient | Passed | Report
 EMBEDDING, BROADCAST, GRADIENT, EVALUATION, FOLDED, PASSED, REPORT, SLOPED = 1, 2, 3, 4, 9, 10, 11, 12
 MAX_PACKETS = 1 << 12
-"""Most packets of a folded message: an empty one takes a byte there, and a hundred times that in memory."""
+"""Most packets of one message: an empty one takes a byte or two there, and a hundred times that in memory."""
+MAX_PARTY = (1 << 16) - 1
 MAX_REPORT = 1 << 14
-FROM_SERVER = frozenset((BROADCAST, GRADIENT, FOLDED, SLOPED))
 SEALED = FROM_SERVER | {EMBEDDING, EVALUATION}
 """Kinds that may be passed on."""
 KINDS = SEALED | {PASSED, REPORT}
@@ -118,7 +117,6 @@ _KINDS: dict[type[Message], int] = {
     Passed: PASSED,
     Report: REPORT,
 }
-_PASSED = struct.Struct("<HB")
 
 
 class _Parts(BaseModel):
@@ -154,7 +152,7 @@ def parts_of(message: Message) -> tuple[int, int, int, list[Bytes]]:
         case Folded(t0, partial, model):
             sender, parts = SERVER, _sized([partial, *model])
         case Passed(t0, sender, to, kind, data):
-            parts = [_PASSED.pack(to, kind), data]
+            parts = [varint(to) + bytes([kind]), data]
         case Report(t0, sender, loss, metrics):
             parts = [json.dumps({"loss": loss, "metrics": metrics}, separators=(",", ":")).encode()]
     return _KINDS[type(message)], sender, t0, parts
@@ -200,8 +198,9 @@ def message_of(frame: Frame) -> Message:
 
 def _passed(t0: int, m: int, body: memoryview) -> Passed:
     reader = Reader(body)
-    to, kind = reader.read(_PASSED.format, "receiver")
-    if kind not in SEALED or to in (SERVER, m):
+    to = reader.varint()
+    (kind,) = reader.take(1, "kind")
+    if kind not in SEALED or to in (SERVER, m) or to > MAX_PARTY:
         raise DecodeError(f"a message of kind {kind} from party {m} cannot be passed on to role {to}")
     return Passed(t0, m, to, kind, reader.take(reader.left, "sealed message"))
 
@@ -217,43 +216,42 @@ def _report(t0: int, m: int, body: memoryview) -> Report:
 
 
 def _listed(entries: list[tuple[int, Bytes]]) -> list[Bytes]:
-    """A broadcast's body: u16 count, then (u16 role, u32 length, packet) for each."""
-    parts: list[Bytes] = [struct.pack("<H", len(entries))]
-    for m, packet in entries:
-        parts += (struct.pack("<HI", m, len(packet)), packet)
+    """A broadcast's body: how many packets; then each behind its role and its length, which the last one lacks."""
+    parts: list[Bytes] = [varint(len(entries))]
+    for place, (m, packet) in enumerate(entries, start=1):
+        parts += (varint(m), b"" if place == len(entries) else varint(len(packet)), packet)
     return parts
 
 
 def _unlisted(body: memoryview) -> list[tuple[int, memoryview]]:
     reader = Reader(body)
-    (count,) = reader.read("<H", "packet count")
+    if (count := reader.varint()) > MAX_PACKETS:
+        raise DecodeError(f"{count} packets, more than a message may have")
     entries: list[tuple[int, memoryview]] = []
-    for _ in range(count):
-        m, size = reader.read("<HI", "packet length")
-        entries.append((m, reader.take(size, "packet")))
+    for place in range(1, count + 1):
+        m = reader.varint()
+        entries.append((m, reader.take(reader.left if place == count else reader.varint(), "packet")))
     reader.finish()
     roles = [m for m, _ in entries]
     parties = roles[roles.count(SERVER) :]
-    if SERVER in parties or any(a >= b for a, b in itertools.pairwise(parties)):
+    if SERVER in parties or any(a >= b for a, b in itertools.pairwise(parties)) or max(roles, default=0) > MAX_PARTY:
         raise DecodeError("packets are not in the order: server model, then parties ascending")
     return entries
 
 
 def _sized(packets: list[Bytes]) -> list[Bytes]:
-    """A folded message's body: how many packets, then each behind its length."""
+    """A folded message's body: how many packets; then each behind its length, which the last one lacks."""
     parts: list[Bytes] = [varint(len(packets))]
-    for packet in packets:
+    for packet in packets[:-1]:
         parts += (varint(len(packet)), packet)
-    return parts
+    return [*parts, packets[-1]]
 
 
 def _unsized(body: memoryview) -> list[memoryview]:
     reader = Reader(body)
-    count = reader.varint()
-    if count > MAX_PACKETS:
+    if (count := reader.varint()) > MAX_PACKETS:
         raise DecodeError(f"{count} packets, more than a message may have")
-    packets = [reader.take(reader.varint(), "packet") for _ in range(count)]
-    reader.finish()
-    if not packets:
+    if not count:
         raise DecodeError("a message without its first packet")
-    return packets
+    packets = [reader.take(reader.varint(), "packet") for _ in range(count - 1)]
+    return [*packets, reader.take(reader.left, "packet")]

@@ -1,9 +1,10 @@
 """Tensor packets: a `Packet` as bytes. docs/wire-format.md is the normative page.
 
-    u8 dtype | u8 dims | u8 scalars | u8 planes | u32 dim... | float scalar... | (u8 width, u32 count)... | payloads
+    u8 kinds and numbers | [u8 scalars] | plane heads | float scalar... | payloads
 
-For one plane the payload is ceil(n * width / 8) bytes behind 9 + 4 * dims + (4 or 8) * scalars bytes of header.
-The code of an entropy coder has one byte before it, the dtype: its shape is the one that the receiver expects.
+Shape and compressor are known to the receiver and not sent. For one plane of a symbol a component the payload is
+ceil(n * width / 8) bytes, behind 2 + (4 or 8) * scalars bytes of header. The code of an entropy coder begins in the
+same way, with heads of its own.
 """
 
 from __future__ import annotations
@@ -17,17 +18,19 @@ from torch import Tensor
 
 from cvfl.errors import DecodeError
 from cvfl.wire.bits import WIDTHS, packed_size, payload, unpack
-from cvfl.wire.varint import read_varint
+from cvfl.wire.varint import read_varint, varint
 
-MAX_DIMS = 8
 MAX_SCALARS = 16
 MAX_PLANES = 8
-MAX_COMPONENTS = 2**32 - 1
-"""Largest product of a shape's dimensions; a dimension of 0 counts as 1 here."""
-_DTYPES = {1: (torch.float32, "f"), 2: (torch.float64, "d")}
-_CODES = {torch.float32: 1, torch.float64: 2}
+_DTYPES = (torch.float32, "f"), (torch.float64, "d")
 _CODED = 2
-"""Added to the dtype of a packet that is the code of an entropy coder."""
+"""In the first byte: the lowest bit is the dtype, the next one says that a code follows, then come two numbers."""
+_MANY = 3
+"""In place of a number of scalars from here on, which follows in a byte."""
+_OWN_COUNT = 0x40
+"""In the head of a plane: its number of symbols follows, for it is not that of the components."""
+MODELLED = 0x80
+"""In the head of a plane of a code: its symbols have a model."""
 
 
 @dataclass(frozen=True)
@@ -55,50 +58,66 @@ class Packet:
 
 def encode_packet(packet: Packet) -> bytes:
     """The bytes of a packet."""
-    code = _CODES[packet.dtype]
+    double = packet.dtype == torch.float64
     if packet.code:
-        return bytes([code + _CODED]) + packet.code
-    head = struct.pack(
-        f"<BBBB{len(packet.shape)}I{len(packet.scalars)}{_DTYPES[code][1]}",
-        code,
-        len(packet.shape),
-        len(packet.scalars),
-        len(packet.planes),
-        *packet.shape,
-        *packet.scalars,
-    )
-    planes = b"".join(struct.pack("<BI", plane.width, plane.symbols.numel()) for plane in packet.planes)
+        return bytes([packet.code[0] | _CODED | double]) + packet.code[1:]
+    numbers = packet_numbers(len(packet.scalars), len(packet.planes))
+    usual = math.prod(packet.shape)
+    heads = b"".join(plain_head(plane.width, plane.symbols.numel(), usual) for plane in packet.planes)
+    scalars = struct.pack(f"<{len(packet.scalars)}{_DTYPES[double][1]}", *packet.scalars)
     payloads = (payload(plane.symbols.cpu().numpy(), plane.width) for plane in packet.planes)
-    return b"".join((head, planes, *payloads))
+    return b"".join((bytes([numbers[0] | double]), numbers[1:], heads, scalars, *payloads))
 
 
-def decode_packet(data: bytes | memoryview, expected: tuple[int, ...] = ()) -> Packet:
-    """The packet in these bytes, all of them; memory stays within a small multiple of their length.
+def decode_packet(data: bytes | memoryview, shape: tuple[int, ...]) -> Packet:
+    """The packet of a tensor of this shape in these bytes, all of them; memory is that of the shape and the bytes.
 
-    A code is not opened here; it is taken as that of a tensor of the expected shape.
+    A code is not opened here.
     """
-    if len(data) > 1 and data[0] - _CODED in _DTYPES:
-        return Packet(expected, (), dtype=_DTYPES[data[0] - _CODED][0], code=bytes(data[1:]))
     reader = Reader(data)
-    code, dims, scalars, planes = reader.read("<BBBB", "packet header")
-    if code not in _DTYPES:
-        raise DecodeError(f"unknown dtype {code}")
-    if dims > MAX_DIMS or scalars > MAX_SCALARS or planes > MAX_PLANES:
-        raise DecodeError(f"{dims} dims, {scalars} scalars, {planes} planes: more than a packet may have")
-    dtype, letter = _DTYPES[code]
-    shape = reader.read(f"<{dims}I", "shape")
-    if math.prod(max(dim, 1) for dim in shape) > MAX_COMPONENTS:
-        raise DecodeError(f"shape {shape} has more than {MAX_COMPONENTS} components")
+    (first,) = reader.take(1, "packet header")
+    dtype, letter = _DTYPES[first & 1]
+    if first & _CODED:
+        rest = reader.take(reader.left, "code")
+        return Packet(shape, (), dtype=dtype, code=bytes([first & ~(_CODED | 1)]) + bytes(rest))
+    scalars, planes = read_numbers(first, reader)
+    heads = [read_plain_head(reader.take(1, "plane head")[0], reader, math.prod(shape)) for _ in range(planes)]
     values = reader.read(f"<{scalars}{letter}", "scalars")
-    heads = [reader.read("<BI", "plane header") for _ in range(planes)]
     decoded = []
     for width, count in heads:
-        if width not in WIDTHS:
-            raise DecodeError(f"no symbol is {width} bits wide")
         symbols = unpack(reader.take(packed_size(count, width), "symbols"), width, count)
         decoded.append(Plane(torch.from_numpy(symbols), width))
     reader.finish()
     return Packet(shape, tuple(decoded), values, dtype)
+
+
+def packet_numbers(scalars: int, planes: int) -> bytes:
+    """How many scalars and planes follow: the first byte of a packet but for its two lowest bits, and perhaps one."""
+    many = bytes([scalars]) if scalars >= _MANY else b""
+    return bytes([planes << 4 | min(scalars, _MANY) << 2]) + many
+
+
+def read_numbers(first: int, reader: Reader) -> tuple[int, int]:
+    """How many scalars and planes there are, by the first byte and what follows it."""
+    scalars, planes = first >> 2 & 3, first >> 4
+    if scalars == _MANY:
+        (scalars,) = reader.take(1, "number of scalars")
+    if not scalars <= MAX_SCALARS or planes > MAX_PLANES:
+        raise DecodeError(f"{scalars} scalars, {planes} planes, more than {MAX_SCALARS} and {MAX_PLANES}")
+    return scalars, planes
+
+
+def plain_head(width: int, count: int, usual: int) -> bytes:
+    """The head of a plane without a model: its width, and its number of symbols if that is not the usual one."""
+    return bytes([width % 64]) if count == usual else bytes([width % 64 | _OWN_COUNT]) + varint(count)
+
+
+def read_plain_head(first: int, reader: Reader, usual: int) -> tuple[int, int]:
+    """The width and the number of symbols of a plane, by its first byte and what follows it."""
+    width = first % 64 or 64
+    if first & MODELLED or width not in WIDTHS:
+        raise DecodeError(f"a plane of no known kind, or no symbol is {width} bits wide")
+    return width, reader.varint() if first & _OWN_COUNT else usual
 
 
 class Reader:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 
 from cvfl.wire.control import CONTROL, TARGETS
-from cvfl.wire.frame import HEADER, Bytes, kind_of
+from cvfl.wire.frame import Bytes, head_of, kind_of
 from cvfl.wire.message import BROADCAST, EMBEDDING, EVALUATION, FOLDED, GRADIENT, PASSED, REPORT, SLOPED
 from cvfl.wire.setup import BLINDED, MATCHED
+from cvfl.wire.varint import read_varint
 
 
 class Purpose(StrEnum):
@@ -33,11 +34,11 @@ PURPOSES = {
     TARGETS: Purpose.SETUP,
 }
 """Of every kind but that of a passed message, which is for what the sealed one inside is for."""
-_INNER_KIND = HEADER.size + 2
-"""Where a passed message names the kind of what it holds: behind its receiver."""
 
 
 def purpose_of(frame: Bytes) -> Purpose:
     """What a whole frame is for, open or sealed."""
     kind = kind_of(frame)
-    return PURPOSES[int(frame[_INNER_KIND]) if kind == PASSED else kind]
+    if kind == PASSED:  # behind its receiver it names the kind of what it holds
+        kind = frame[read_varint(frame, head_of(frame).size)[1]]
+    return PURPOSES[kind]

@@ -1,6 +1,10 @@
 """The code of a packet: its planes by a range coder, each column with an adaptive model of its own.
 
-    u8 scalars * 16 + planes | (u8 width + 128 if adaptive, varint count, varint columns)... | scalars | code
+    numbers of scalars and planes | plane heads | scalars | code
+
+The head of a plane with a model is a byte: 128 + width - 1, 16 for a row more than the tensor has or 32 if the number
+of symbols follows, 64 if the number of columns follows. Without these the plane has a symbol a component, and as many
+columns as its place had before: what both ends know is not sent.
 
 A model is a count for each symbol. A block of symbols is coded with the counts of all blocks before it, of this message
 and of earlier ones; counts are halved when a column has many, since training changes what is sent. A plane that
@@ -21,15 +25,24 @@ from constriction import stream as coding
 from numpy.typing import NDArray
 
 from cvfl.errors import DecodeError
-from cvfl.wire.packet import Packet, Plane
-from cvfl.wire.varint import read_varint, varint
+from cvfl.wire.packet import (
+    MODELLED,
+    Packet,
+    Plane,
+    Reader,
+    packet_numbers,
+    plain_head,
+    read_numbers,
+    read_plain_head,
+)
+from cvfl.wire.varint import varint
 
 Counts = dict[int, NDArray[np.int64]]
 """By plane: columns x symbols."""
 Symbols = NDArray[np.int32]
 
-_ADAPTIVE = 0x80
-_MOST = 8  # planes, as in a packet that is not coded
+_USUAL, _ROW_MORE, _OWN_COUNT = 0x00, 0x10, 0x20  # how many symbols a plane with a model has
+_OWN_COLUMNS = 0x40
 _BASIS = 128  # rows of a basis, which may be more than those of the tensor
 _LEAST = 64  # symbols that a plane may have of a smaller tensor, too
 _FEW = 32  # rows that a column of narrow symbols has at least, to be worth a model of its own
@@ -64,32 +77,23 @@ def encoded(packet: Packet, counts: Counts) -> tuple[bytes, Counts]:
                 coder, after[index] = trial, model.counts
         if not adaptive:
             _encode_plain(coder, symbols, plane.width)
-        heads += bytes([plane.width | adaptive * _ADAPTIVE])
-        heads += varint(_short(symbols.size, math.prod(packet.shape))) + varint(columns)
+        if adaptive:
+            heads += _head(plane.width, symbols.size, columns, packet.shape, _known_columns(counts, index))
+        else:
+            heads += plain_head(plane.width, symbols.size, math.prod(packet.shape))
     floats = np.asarray(packet.scalars, dtype=_float(packet)).tobytes()
-    return bytes([len(packet.scalars) << 4 | len(packet.planes)]) + bytes(heads) + floats + _ended(coder), after
+    return packet_numbers(len(packet.scalars), len(packet.planes)) + bytes(heads) + floats + _ended(coder), after
 
 
 def decoded(packet: Packet, counts: Counts) -> tuple[Packet, Counts]:
     """The packet of a code for a tensor of the packet's shape, and the counts after it."""
-    data, at, n = packet.code, 1, math.prod(packet.shape)
-    if not data:
+    if not packet.code:
         raise DecodeError("an empty code")
-    scalars, planes = divmod(data[0], 16)
-    if planes > _MOST:
-        raise DecodeError(f"a code of {planes} planes, more than {_MOST}")
-    heads = []
-    for _ in range(planes):
-        if at >= len(data):
-            raise DecodeError("a code that ends within its head")
-        width, adaptive = data[at] & (_ADAPTIVE - 1), data[at] >= _ADAPTIVE
-        count, at = read_varint(data, at + 1)
-        columns, at = read_varint(data, at)
-        heads.append(_checked(width, adaptive, n if count == 0 else count - 1, columns, packet))
-    size = scalars * _float(packet).itemsize
-    if len(data) < at + size:
-        raise DecodeError("a code whose scalars are cut off")
-    floats, code = np.frombuffer(data, dtype=_float(packet), count=scalars, offset=at), data[at + size :]
+    reader = Reader(packet.code)
+    scalars, planes = read_numbers(reader.take(1, "code")[0], reader)
+    heads = [_read_head(reader, packet.shape, _known_columns(counts, index)) for index in range(planes)]
+    floats = np.frombuffer(reader.take(scalars * _float(packet).itemsize, "scalars"), dtype=_float(packet))
+    code = bytes(reader.take(reader.left, "code"))
     words = np.frombuffer(code + bytes(-len(code) % 4), dtype=">u4").astype(np.uint32)
     coder = coding.queue.RangeDecoder(words)
     after, found, bits = dict(counts), [], 0.0
@@ -104,6 +108,42 @@ def decoded(packet: Packet, counts: Counts) -> tuple[Packet, Counts]:
     if code[-1:] == b"\0" or 8 * len(code) > bits + (_END if bits else 0):
         raise DecodeError("a code with bytes too many")
     return Packet(packet.shape, tuple(found), tuple(floats.tolist()), packet.dtype), after
+
+
+def _head(width: int, count: int, columns: int, shape: tuple[int, ...], known: int) -> bytes:
+    """The head of a plane with a model."""
+    usual = {_ROW_MORE: columns * (_rows(shape) + 1), _USUAL: math.prod(shape)}
+    how = next((how for how, expected in usual.items() if count == expected), _OWN_COUNT)
+    first = bytes([MODELLED | width - 1 | how | (_OWN_COLUMNS if columns != known else 0)])
+    return first + (varint(columns) if columns != known else b"") + (varint(count) if how == _OWN_COUNT else b"")
+
+
+def _read_head(reader: Reader, shape: tuple[int, ...], known: int) -> tuple[int, bool, int, int]:
+    """The head of a plane: width, whether it has a model, number of symbols, columns."""
+    (first,) = reader.take(1, "plane head")
+    if not first & MODELLED:
+        width, count = read_plain_head(first, reader, math.prod(shape))
+        return _checked(width, False, count, 1, shape)
+    columns = reader.varint() if first & _OWN_COLUMNS else known
+    match first & (_ROW_MORE | _OWN_COUNT):
+        case 0x00:
+            count = math.prod(shape)
+        case 0x10:
+            count = columns * (_rows(shape) + 1)
+        case 0x20:
+            count = reader.varint()
+        case _:
+            raise DecodeError("a plane with two numbers of symbols")
+    return _checked(first % 16 + 1, True, count, columns, shape)
+
+
+def _known_columns(counts: Counts, index: int) -> int:
+    """Columns that a plane at this place had last."""
+    return len(counts[index]) if index in counts else 1
+
+
+def _rows(shape: tuple[int, ...]) -> int:
+    return math.prod(shape[:-1])
 
 
 class _Model:
@@ -203,15 +243,15 @@ def _ended(coder: Any) -> bytes:
     return bytes(words.astype(">u4").tobytes().rstrip(b"\0"))
 
 
-def _checked(width: int, adaptive: bool, count: int, columns: int, packet: Packet) -> tuple[int, bool, int, int]:
+def _checked(
+    width: int, adaptive: bool, count: int, columns: int, shape: tuple[int, ...]
+) -> tuple[int, bool, int, int]:
     """A plane's head, if it can belong to this shape: nothing is allocated for more than that."""
-    if not (1 <= width <= 32 or width == 64) or (adaptive and width > 16):
-        raise DecodeError(f"no symbol of a code is {width} bits wide")
-    P = packet.shape[-1] if packet.shape else 1
-    rows = max(math.prod(packet.shape[:-1]) + 1, min(P, _BASIS))  # one more than there are, or those of a basis
+    P = shape[-1] if shape else 1
+    rows = max(_rows(shape) + 1, min(P, _BASIS))  # one more than there are, or those of a basis
     fits = count <= max(rows * P, _LEAST) and 1 <= columns <= _most_columns(count, width)
     if not fits or count % columns:
-        raise DecodeError(f"{count} symbols in {columns} columns do not fit shape {packet.shape}")
+        raise DecodeError(f"{count} symbols in {columns} columns do not fit shape {shape}")
     return width, adaptive, count, columns
 
 
@@ -242,8 +282,3 @@ def _symbols(coder: Any, model: Any, count: int) -> Symbols:
 
 def _float(packet: Packet) -> np.dtype[Any]:
     return np.dtype("<f8" if packet.dtype == torch.float64 else "<f4")
-
-
-def _short(count: int, usual: int) -> int:
-    """A plane's count as it is written: 0 for the usual one."""
-    return 0 if count == usual else count + 1

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from cvfl.wire.control import Control, Targets, decode_control
+from cvfl.wire.control import Control, decode_control
 from cvfl.wire.frame import Bytes, kind_of
 from cvfl.wire.message import KINDS, Message, decode
 from cvfl.wire.setup import BLINDED, MATCHED, Setup, decode_setup
+from cvfl.wire.targets import Targets
 
 
 def read_frame(frame: Bytes) -> Message | Setup | Control | Targets:

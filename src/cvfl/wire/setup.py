@@ -96,19 +96,19 @@ def encode_setup(message: Setup) -> bytes:
 
 def decode_setup(frame: Bytes, max_body: int = MAX_BODY) -> Setup:
     """The message in a frame; ids and bits stay views of it."""
-    kind, sender, t0, body = unseal(frame, max_body)
+    kind, sender, _, body = unseal(frame, max_body)
     reader = Reader(body)
-    if kind == BLINDED and t0 == 0:
+    if kind == BLINDED:
         owner, hops, part, parts, spelling, size = reader.read(_HEAD, "blinded ids")
         whole = 1 <= size <= POINT and reader.left % size in (0, SEAL % size)
         if owner == SERVER or part >= parts or spelling not in set(Spelling) or not whole:
             raise DecodeError(f"part {part} of {parts} of the blinded ids of role {owner} is malformed")
         elements = reader.take(reader.left, "blinded ids")
         return Blinded(sender, owner, hops, part, parts, Spelling(spelling), size, elements)
-    if kind == MATCHED and t0 == 0:
+    if kind == MATCHED:
         (count,) = reader.read("<I", "number of ids")
         bits = reader.take(packed_size(count, 1), "bits")
         reader.finish()
         unpack(bits, 1, count)  # refuses unused bits that are set
         return Matched(count, bits) if sender == SERVER else Gone(sender, count, bits)
-    raise DecodeError(f"a message of kind {kind}, role {sender} and round {t0} before the first round")
+    raise DecodeError(f"a message of kind {kind} and role {sender} before the first round")

@@ -26,6 +26,10 @@ class Part(IntEnum):
     TEST = 2
 
 
+LEFT_OUT = 3
+"""In place of a part: of a row that has no label."""
+
+
 @dataclass(frozen=True)
 class Shares:
     """The shares of the rows that are held out."""

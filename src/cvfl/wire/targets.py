@@ -1,0 +1,157 @@
+"""Targets as bytes: what each shared row is for, and labels, near their entropy.
+
+    u8 loss, labels and parts | varint outputs, rows, labels | [parts] | [labels] | [tables | code]
+
+What a row is for has two bits, packed or in the code, whichever is shorter. Labels that are whole numbers, as classes
+are, are in the code, too; others are floats, of 32 bits if that is all they have. The code is that of a packet. There
+is nothing before it to learn from, so its models start from tables that say how frequent each symbol is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cvfl.errors import DecodeError
+from cvfl.wire.bits import pack, packed_size, unpack
+from cvfl.wire.frame import Bytes
+from cvfl.wire.packet import Packet, Plane, Reader
+from cvfl.wire.rangecode import Counts, decoded, encoded
+from cvfl.wire.varint import varint
+
+MAX_ROWS = 1 << 26
+ROWS_A_BYTE = 16
+"""Most rows for each byte of the body: the memory that they take is paid for."""
+_LAST_PART = 3
+_PART = 2
+"""Bits that say what a row is for."""
+_NONE, _CODED, _SINGLE, _DOUBLE = range(4)
+_FLOATS: dict[int, np.dtype[np.floating]] = {_SINGLE: np.dtype("<f4"), _DOUBLE: np.dtype("<f8")}
+_CODED_PARTS = 0x20
+_LARGEST = (1 << 16) - 1
+_TABLED = 256
+"""From here on a symbol is too large for a table."""
+_SCALE = 64
+"""What a unit of a table counts in a model."""
+Symbols = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Targets:
+    """From the label holder: what each shared row is for, and labels, in the order of the rows.
+
+    `parts` is one byte a row; `labels` are float64, of the training rows only when a party receives them.
+    """
+
+    m: int
+    loss: int
+    outputs: int
+    parts: Bytes
+    labels: Bytes
+
+
+def encode_targets(targets: Targets) -> bytes:
+    """The body of the message."""
+    parts, labels = np.frombuffer(targets.parts, dtype=np.uint8), np.frombuffer(targets.labels, dtype="<f8")
+    how, rows = _form(labels), len(parts)
+    first = targets.loss | how << 3
+    numbers = b"".join(varint(number) for number in (targets.outputs, rows, len(labels)))
+    floats = labels.astype(_FLOATS[how]).tobytes() if how in _FLOATS else b""
+    classes = [(labels.astype(np.int32), int(labels.max()))] if how == _CODED else []
+    highest = b"".join(varint(high) for _, high in classes)
+    packed = bytes([first]) + numbers + pack(parts, _PART) + floats + highest + _code(classes, rows)
+    code = _code([(parts.astype(np.int32), _LAST_PART), *classes], rows)
+    coded = bytes([first | _CODED_PARTS]) + numbers + floats + highest + code
+    return coded if len(coded) < len(packed) and rows <= ROWS_A_BYTE * len(coded) else packed
+
+
+def decode_targets(body: memoryview, m: int) -> Targets:
+    """The message from role m."""
+    reader = Reader(body)
+    (first,) = reader.take(1, "targets")
+    loss, how, in_code = first & 7, first >> 3 & 3, bool(first & _CODED_PARTS)
+    outputs, rows, count = (reader.varint() for _ in range(3))
+    if first >> 6 or outputs > _LARGEST or (count == 0) != (how == _NONE):
+        raise DecodeError("targets of an unknown form")
+    if rows > min(MAX_ROWS, ROWS_A_BYTE * len(body)) or count > rows:
+        raise DecodeError(f"{rows} rows and {count} labels in {len(body)} bytes of targets")
+    parts = b"" if in_code else unpack(reader.take(packed_size(rows, _PART), "parts"), _PART, rows).tobytes()
+    labels = b""
+    if dtype := _FLOATS.get(how):
+        labels = np.frombuffer(reader.take(count * dtype.itemsize, "labels"), dtype=dtype).astype("<f8").tobytes()
+    expected = [(rows, _LAST_PART)] if in_code else []
+    if how == _CODED:
+        expected.append((count, reader.varint()))
+    found = _symbols(reader, rows, expected)
+    if in_code:
+        parts = found.pop(0).astype(np.uint8).tobytes()
+    if how == _CODED:
+        labels = found.pop().astype("<f8").tobytes()
+    return Targets(m, loss, outputs, parts, labels)
+
+
+def _form(labels: NDArray[np.float64]) -> int:
+    """How labels are sent: the shortest form from which each comes back with the same bits."""
+    if not len(labels):
+        return _NONE
+    if labels.min() >= 0 and labels.max() <= _LARGEST and _same(labels, labels.astype(np.int32)):
+        return _CODED
+    with np.errstate(over="ignore"):
+        return _SINGLE if _same(labels, labels.astype("<f4")) else _DOUBLE
+
+
+def _same(labels: NDArray[np.float64], shorter: Symbols | NDArray[np.float32]) -> bool:
+    return shorter.astype("<f8").tobytes() == labels.tobytes()
+
+
+def _width(highest: int) -> int:
+    """Bits of a symbol."""
+    return max(1, highest.bit_length())
+
+
+def _code(planes: list[tuple[Symbols, int]], rows: int) -> bytes:
+    """The tables and the code of symbols, of which the highest is known; nothing if there are none."""
+    if not planes:
+        return b""
+    tables = [_table(symbols, highest) for symbols, highest in planes]
+    counts = {index: _model(table, planes[index][1]) for index, table in enumerate(tables) if table}
+    coded = tuple(Plane(torch.from_numpy(symbols), _width(highest)) for symbols, highest in planes)
+    return b"".join(tables) + encoded(Packet((rows, 1), coded), counts)[0]
+
+
+def _symbols(reader: Reader, rows: int, expected: list[tuple[int, int]]) -> list[Symbols]:
+    """What `_code` coded: so many symbols in each plane, of which the highest is known."""
+    if not expected:
+        reader.finish()
+        return []
+    counts: Counts = {}
+    for index, (_, highest) in enumerate(expected):
+        if highest > _LARGEST:
+            raise DecodeError(f"no label of a code is as high as {highest}")
+        if highest < _TABLED:
+            counts[index] = _model(reader.take(highest + 1, "table"), highest)
+    code = bytes(reader.take(reader.left, "code"))
+    packet, _ = decoded(Packet((rows, 1), (), code=code), counts)
+    form = [(plane.symbols.numel(), plane.width) for plane in packet.planes]
+    if code[0] & 3 or packet.scalars or form != [(count, _width(highest)) for count, highest in expected]:
+        raise DecodeError(f"a code of targets with other symbols than {expected}")
+    return [plane.symbols.numpy() for plane in packet.planes]
+
+
+def _table(symbols: Symbols, highest: int) -> bytes:
+    """How often each symbol is there, where 255 stands for the most frequent one."""
+    if highest >= _TABLED:
+        return b""
+    found = np.bincount(symbols, minlength=highest + 1)
+    shares: NDArray[np.float64] = np.ceil(255 * found / max(1, found.max()))
+    return shares.astype(np.uint8).tobytes()
+
+
+def _model(table: Bytes, highest: int) -> NDArray[np.int64]:
+    """The counts with which a model starts."""
+    counts = np.ones((1, 1 << _width(highest)), dtype=np.int64)
+    counts[0, : len(table)] += _SCALE * np.frombuffer(table, dtype=np.uint8).astype(np.int64)
+    return counts
