@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +34,11 @@ def test_its_text_and_back() -> None:
     assert read_any(encode_control(said, 2)) == said
     assert certificates_of(said) == CERTIFICATES
     assert kept_closing(said.model_dump()) == said
+
+
+def test_the_page_shows_that_text() -> None:
+    page = Path(__file__).parents[2].joinpath("docs", "wire-format.md").read_text(encoding="utf-8")
+    assert TEXT in page.replace("\n    ", "")
 
 
 def test_without_certificates_it_is_as_it_was() -> None:

@@ -44,7 +44,7 @@ def test_the_least_that_a_record_has(tmp_path):
 def test_keys_of_other_versions_and_empty_values_are_tolerated(tmp_path):
     empty = dict.fromkeys(("metric", "formula_bytes", "compression_error", "privacy", "parameters", "config"))
     more = {"history": 7, "audit": "x", "settings": 1, "newer": {"a": [1]}, "bytes": SUMMARY["bytes"] | {"later": 1}}
-    line = LINE | dict.fromkeys(("train", "test", "compression_error", "seconds")) | {"newer": 1}
+    line = LINE | dict.fromkeys(("train", "test", "compression_error", "certificate", "seconds")) | {"newer": 1}
     run = read_run(record(tmp_path, SUMMARY | empty | more, line))
     assert run.audit is None
     assert run.settings == run.parameters == {}
