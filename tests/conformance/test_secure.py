@@ -129,8 +129,10 @@ def test_what_masks_cost(M: int) -> None:
         list(rounds(fed.server, fed.parties, meter, 1))
         sizes[aggregation] = meter.total().up / M
     n, width = 64 * 4, (M * 15).bit_length()
-    assert sizes["open"] == 20 + 17 + n * 4 / 8
-    assert sizes["secure"] == 20 + 17 + -(-(n + -(-32 // width)) * width // 8)
+    frame, packet = 3 + 2, 2
+    assert sizes["open"] == frame + packet + n * 4 / 8
+    # Symbols of the check make their number one that is sent, in two bytes.
+    assert sizes["secure"] == frame + packet + 2 + -(-(n + -(-32 // width)) * width // 8)
     assert width <= 4 + M.bit_length()
 
 

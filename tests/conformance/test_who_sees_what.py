@@ -197,7 +197,7 @@ def test_the_first_masked_packets_say_nothing_of_the_columns(tmp_path: Path) -> 
         runs.append([decode(frame) for frame in heard["server"] if kind_of(frame) in KINDS])
     for one, two in zip(*runs, strict=True):
         packets = [torch.frombuffer(bytearray(message.packet), dtype=torch.uint8) for message in (one, two)]  # type: ignore[union-attr]
-        masked = [packet[17:] for packet in packets]
+        masked = [packet[4:] for packet in packets]  # behind its header
         assert len(masked[0]) == len(masked[1])
         assert float((masked[0] == masked[1]).float().mean()) < 0.2
-    assert all(encode(one)[:16] == encode(two)[:16] for one, two in zip(*runs, strict=True))
+    assert all(encode(one)[:7] == encode(two)[:7] for one, two in zip(*runs, strict=True))

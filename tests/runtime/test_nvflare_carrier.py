@@ -280,7 +280,7 @@ def test_different_terms_are_refused_by_name_at_both_ends(tmp_path, data):
 @pytest.mark.parametrize(
     ("frame", "said"),
     [
-        (b"garbage", "frame header"),
+        (b"garbage", "or none at all"),
         (encode(Embedding(7, 2, b"")), "Embedding of round 7 in round 0"),
         (encode(Gradient(0, b"")), "an unexpected Gradient"),
     ],

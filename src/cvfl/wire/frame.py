@@ -64,8 +64,10 @@ def head_of(data: Bytes) -> Head:
     """The header of a frame."""
     if not len(data):
         raise DecodeError("an empty frame")
-    if (version := 1 if bytes(data[:4]) == _FIRST else data[0] // 16) != VERSION:
-        raise DecodeError(f"a frame of version {version}, this is version {VERSION}")
+    if bytes(data[:4]) == _FIRST:
+        raise DecodeError(f"a frame of version 1, this is version {VERSION}")
+    if (version := data[0] // 16) != VERSION:
+        raise DecodeError(f"a frame of version {version}, or none at all; this is version {VERSION}")
     kind, at, sender, t0 = data[0] % 16, 1, SERVER, 0
     if kind not in FROM_SERVER:
         sender, at = read_varint(data, at)
