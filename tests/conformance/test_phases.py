@@ -14,9 +14,7 @@ from conformance.loop import Loop
 from conformance.outcome import in_process, same
 from cvfl.config.schema import RunConfig
 from cvfl.errors import LocalProtocolError, RemoteProtocolError
-from cvfl.federation.closing import closing
 from cvfl.federation.handshake import DOWN, TABLE, UP, Anything, Link, Phase, Seat
-from cvfl.protocol import Certificate
 from cvfl.types import Direction
 from cvfl.wire import (
     Blinded,
@@ -74,8 +72,7 @@ def messages(m: int, session: int, how: How = "align") -> list[Anything]:
         Gradient(0, b""),
         Passed(0, m, 1 if m == 2 else 2, 1, b""),
         Report(0, m, 0.0),
-        Complete(session=session, rounds=1, parameters={}, errors=[]),
-        closing(Complete(session=session, rounds=1, parameters={}, errors=[]), {0: Certificate(1.0, 1.0, 1.0)}),
+        Complete(session=session, rounds=1, parameters={}, errors=[], certificates=[(0, 1.0, 1.0, 1.0)]),
         End(rounds=1),
     ]
 
@@ -115,7 +112,7 @@ def test_both_ends_agree_in_every_phase_on_every_message(seat: Seat) -> None:
             with pytest.raises(RemoteProtocolError, match=rf"^peer: an unexpected {type(message).__name__} \("):
                 ends[1].take(message, "peer")
             assert [end.phase for end in ends] == [phase, phase]
-    assert seen.total() == len(Phase) * len(HOWS) * 2 * 21
+    assert seen.total() == len(Phase) * len(HOWS) * 2 * 20
     assert seen[True] > 60
 
 

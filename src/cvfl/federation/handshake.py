@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from cvfl.errors import LocalProtocolError, RemoteProtocolError
-from cvfl.federation.closing import Closing
 from cvfl.types import Direction
 from cvfl.wire import (
     Blinded,
@@ -78,7 +77,7 @@ TABLE: dict[tuple[Phase, type, Direction], Phase] = {
     (Phase.SETTLED, Begin, DOWN): Phase.TRAINING,
     **{(Phase.TRAINING, kind, UP): Phase.TRAINING for kind in (Embedding, Evaluation, Passed, Report)},
     **{(Phase.TRAINING, kind, DOWN): Phase.TRAINING for kind in (Broadcast, Folded, Gradient, Passed)},
-    **{(Phase.TRAINING, kind, UP): Phase.COMPLETE for kind in (Complete, Closing)},
+    (Phase.TRAINING, Complete, UP): Phase.COMPLETE,
     (Phase.TRAINING, End, DOWN): Phase.ENDED,  # to a party that comes back when all is over
     (Phase.COMPLETE, End, DOWN): Phase.ENDED,
     (Phase.ENDED, End, UP): Phase.ENDED,

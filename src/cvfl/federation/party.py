@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from cvfl.errors import DecodeError, RemoteProtocolError
-from cvfl.federation.closing import closing
 from cvfl.federation.handshake import Link, Seat
 from cvfl.federation.keeping import PartyKeeper
 from cvfl.federation.rows import PartyRows, TableRows
 from cvfl.federation.settling import Said, Settling
-from cvfl.federation.terms import digest_of, read_facts, told_errors
+from cvfl.federation.terms import digest_of, read_facts, told_certificates, told_errors
 from cvfl.privacy.identity import Identity
 from cvfl.privacy.keys import Keyring, PairSecrets, SessionKey
 from cvfl.privacy.released import Released
@@ -274,8 +273,10 @@ class PartyRole:
         """What the record shows of this party: hashes of its models, its compression errors and its certificates."""
         hashes = {role: fingerprint(model) for role, model in party.models.items()}
         errors = told_errors({t0: astuple(error) for t0, error in self._errors.items()})
-        complete = Complete(session=self._session, rounds=party.t0, parameters=hashes, errors=errors)
-        return closing(complete, self._certificates)
+        certificates = told_certificates(self._certificates)
+        return Complete(
+            session=self._session, rounds=party.t0, parameters=hashes, errors=errors, certificates=certificates
+        )
 
     def _end_again(self, end: dict[str, Any] | None) -> None:
         """A party that ended before it could hand over its model needs nobody to do so."""

@@ -14,10 +14,9 @@ from typing import Any
 import torch
 
 from cvfl.config.schema import RunConfig
-from cvfl.federation.closing import closing
 from cvfl.federation.load import Loaded, row_key
 from cvfl.federation.targets import LOSSES, label_bytes
-from cvfl.federation.terms import facts_of, offer_of, terms_of, told_errors
+from cvfl.federation.terms import facts_of, offer_of, terms_of, told_certificates, told_errors
 from cvfl.protocol import Certificate, Plan, Recipe
 from cvfl.runtime.meter import Meter
 from cvfl.types import SERVER, Direction
@@ -126,8 +125,12 @@ class Rehearsal:
             hashes = {role: parameters[role] for role in roles}
             found = {line["round"]: line.get("compression_error", {}).get(name) for line in history}
             errors = told_errors({t0: tuple(error.values()) for t0, error in found.items() if error})
-            complete = Complete(session=_SESSION, rounds=rounds, parameters=hashes, errors=errors)
             told = {line["round"]: line.get("certificate", {}).get(name) for line in history}
-            yield m, UP, closing(complete, {t0: Certificate(**one) for t0, one in told.items() if one})
+            certificates = told_certificates({t0: Certificate(**one) for t0, one in told.items() if one})
+            yield (
+                m,
+                UP,
+                Complete(session=_SESSION, rounds=rounds, parameters=hashes, errors=errors, certificates=certificates),
+            )
             yield m, DOWN, End(rounds=rounds)
             yield m, UP, End(rounds=rounds)

@@ -15,7 +15,6 @@ from torch import nn
 from cvfl.config.schema import PartyConfig, RunConfig
 from cvfl.errors import ConfigError, suggest, writing
 from cvfl.federation.build import make_recipe
-from cvfl.federation.closing import certificates_of
 from cvfl.federation.keeping import PartyKeeper, ServerKeeper
 from cvfl.federation.labels import NamedLabels, ServerRows, TableLabels
 from cvfl.federation.load import load_data, open_party, row_secret
@@ -27,7 +26,7 @@ from cvfl.federation.terms import elsewhere, offer_of, read_facts, terms_of
 from cvfl.federation.train import RunResult
 from cvfl.privacy.account import check_accountant
 from cvfl.privacy.identity import Identity
-from cvfl.protocol import Measured, Recipe
+from cvfl.protocol import Certificate, Measured, Recipe
 from cvfl.protocol.metrics import headline
 from cvfl.runs import directory as record
 from cvfl.runs.journal import Journal
@@ -99,7 +98,10 @@ class ServerRun:
 
     def _with_certificates(self, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """The lines with the certificates that parties told at the end, likewise."""
-        told = [(self.role.names[m - 1], certificates_of(one)) for m, one in sorted(self.role.left.items())]
+        told = [
+            (self.role.names[m - 1], {t0: Certificate(*rest) for t0, *rest in one.certificates})
+            for m, one in sorted(self.role.left.items())
+        ]
         found = [
             {name: record.certified(by[line["round"]]).model_dump() for name, by in told if line["round"] in by}
             for line in lines

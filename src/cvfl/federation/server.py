@@ -18,7 +18,6 @@ from typing import Any
 
 from cvfl.errors import DecodeError, RemoteProtocolError
 from cvfl.federation.admission import Kept, admitted, check_kept, common_round
-from cvfl.federation.closing import kept_closing, read_any
 from cvfl.federation.handshake import Anything, Link, Phase, Seat
 from cvfl.federation.keeping import ServerKeeper
 from cvfl.federation.labels import ServerRows, TableLabels
@@ -49,6 +48,7 @@ from cvfl.wire.control import (
 )
 from cvfl.wire.frame import kind_of
 from cvfl.wire.message import KINDS
+from cvfl.wire.read import read_frame
 from cvfl.wire.setup import BLINDED, MATCHED
 from cvfl.wire.targets import Targets
 
@@ -91,7 +91,7 @@ class ServerRole:
             self._belongs_to(known["run"])
             rows.restore(known["labels"])
             self.aligned = Aligned(**known["aligned"]) if known["aligned"] else None
-            self.left = {m: kept_closing(left) for m, left in known["left"].items()}
+            self.left = {m: Complete(**left) for m, left in known["left"].items()}
             self.meter.before = {m: Traffic(*traffic) for m, traffic in known["before"].items()}
             self.told = set(known["told"])
             self._end_again(known["facts"])
@@ -170,7 +170,7 @@ class ServerRole:
         if link.stale and kind_of(frame) in (*KINDS, BLINDED, MATCHED):
             self.meter.again([frame])  # of a session that is over
             return []
-        message = read_any(frame)
+        message = read_frame(frame)
         if isinstance(message, Refusal):
             name = f"{self.names[m - 1]}: "
             raise RemoteProtocolError(name + message.reason.removeprefix(name))

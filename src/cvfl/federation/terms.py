@@ -14,8 +14,8 @@ from cvfl.compress import build
 from cvfl.config.schema import RunConfig
 from cvfl.errors import CvflError, LocalProtocolError, RemoteProtocolError
 from cvfl.federation.build import Facts
-from cvfl.protocol import Loss
-from cvfl.wire.control import Offer
+from cvfl.protocol import Certificate, Loss
+from cvfl.wire.control import MOST_CERTIFICATES, Offer
 
 Line = TypeVar("Line")
 _FACTS = TypeAdapter(Facts)
@@ -90,10 +90,16 @@ def _check_size(widths: Sequence[int], outputs: int) -> None:
 
 def told_errors(errors: Mapping[int, tuple[float, float, float]]) -> list[tuple[int, float, float, float]]:
     """The compression errors that a party tells of its rounds: of very many every second one, or third, and so on."""
-    return thinned([(t0, *error) for t0, error in sorted(errors.items())], MOST_ERRORS)
+    return _thinned([(t0, *error) for t0, error in sorted(errors.items())], MOST_ERRORS)
 
 
-def thinned(lines: list[Line], most: int) -> list[Line]:
+def told_certificates(certificates: Mapping[int, Certificate]) -> list[tuple[int, float, float, float]]:
+    """The same of certificates, by round."""
+    told = [(t0, one.cosine, one.ratio, one.ease) for t0, one in sorted(certificates.items())]
+    return _thinned(told, MOST_CERTIFICATES)
+
+
+def _thinned(lines: list[Line], most: int) -> list[Line]:
     """At most so many of the lines, evenly spaced, and the last one always."""
     every = max(1, -(-len(lines) // most))
     return lines[::-1][::every][::-1]

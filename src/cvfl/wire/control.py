@@ -38,6 +38,10 @@ Count = Annotated[int, Field(ge=0, lt=1 << 40)]
 """A round, a session, or a number of rows or ids."""
 Party = Annotated[int, Field(ge=1, lt=1 << 16)]
 Error = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Cosine = Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)]
+Ease = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+MOST_CERTIFICATES = 2_000
+"""With the most errors that a party tells, at the most digits that either has, they fit into a control message."""
 RunId = Annotated[str, Field(pattern=r"^[0-9a-f]{0,64}$")]
 Hex = Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$", max_length=1024)]
 Rounds = Annotated[list[Count], Field(max_length=16)]
@@ -153,7 +157,8 @@ class Complete(_Message):
     """The last round is over, and what it left is kept.
 
     For the record of the run: SHA-256 of the sender's models by role, and for rounds that were evaluated its squared
-    compression error as (round, measured, expected, bound).
+    compression error as (round, measured, expected, bound), and how well the gradients that its messages caused agreed
+    with the exact ones as (round, cosine, ratio of lengths, ease of tolerance), if its compressor follows the loss.
     """
 
     type: Literal["complete"] = "complete"
@@ -161,6 +166,7 @@ class Complete(_Message):
     rounds: Count
     parameters: dict[str, str]
     errors: list[tuple[Count, Error, Error, Error]]
+    certificates: list[tuple[Count, Cosine, Error, Ease]] = Field(default=[], max_length=MOST_CERTIFICATES)
 
 
 class End(_Message):
