@@ -82,4 +82,5 @@ def _example(schema: Schema) -> Any:
             return next(text for text in _TEXTS if re.search(schema.get("pattern", ""), text))
         case "boolean":
             return True
-    return schema.get("minimum", 0)
+    # The greatest, where the least is not among them.
+    return schema["maximum"] if "exclusiveMinimum" in schema else schema.get("minimum", 0)

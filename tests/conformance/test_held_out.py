@@ -99,7 +99,7 @@ def outputs(fed: Federation, table: VerticalData) -> torch.Tensor:
 
 ROWS = {"digits": 449, "wine": 44}
 """Test rows where the metric is accuracy, which moves by whole ones."""
-SINGLE = {"breast_cancer": LIMIT, "digits": 2 / 449, "wine": 1 / 44, "diabetes": 0.002, IMBALANCED: 0.003}
+SINGLE = {"breast_cancer": LIMIT, "digits": 2 / 449, "wine": 1 / 44, "diabetes": 0.0015, IMBALANCED: 0.0025}
 """What one evaluation on the way may be off by."""
 
 
@@ -133,7 +133,7 @@ def test_a_model_that_has_hardly_learned_is_off_by_more(seed: int) -> None:
     """Where the limit does not hold on the average, either: a ROC AUC of 0.5 to 0.75, with 50 positive rows."""
     pairs = evaluations(IMBALANCED, seed, step_size={"eta": 0.05})
     assert max(pair.exact for pair in pairs) < 0.75
-    assert max(pair.off for pair in pairs) <= 5 * LIMIT
+    assert max(pair.off for pair in pairs) <= 4 * LIMIT
     assert mean([pair.off for pair in pairs]) <= 2 * LIMIT
 
 

@@ -28,7 +28,7 @@ AUTO = {
     "embedding": "feedback(entropy(shaped))",
     "model": "feedback(entropy(deadzone:step=0.25))",
     "partial": "feedback(entropy(shaped))",
-    "evaluation": "feedback(entropy(shaped:tolerance=0.0003,fading=0))",
+    "evaluation": "feedback(entropy(shaped:tolerance=0.0001,fading=0))",
     "gradient": "entropy(deadzone:step=0.5)",
 }
 """What `auto` stands for: the composition that was measured best for each kind of message."""
