@@ -52,8 +52,14 @@ def test_the_tolerance_is_lowered_and_comes_back(spec: str) -> None:
     codec = Codec(build(spec), 0, 1, "bank")
     assert codec.ease == 1.0
 
+    def outputs(x: torch.Tensor) -> torch.Tensor:
+        return (x @ W).squeeze(1)
+
+    leaf = h.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(Loss.BINARY(outputs(leaf), y), leaf)
+
     def seen(decoded: torch.Tensor) -> Certificate:
-        found = certify(codec, lambda x: (x @ W).squeeze(1), h, decoded, y, Loss.BINARY)
+        found = certify(codec, outputs, h, gradient, decoded, y, Loss.BINARY)
         assert found is not None
         return found
 

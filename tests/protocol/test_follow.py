@@ -117,9 +117,10 @@ def cosine(exact: float, across: float, caused: float) -> float:
     return across / math.sqrt(exact * caused)
 
 
-def test_agreement() -> None:
-    """Products of the gradients of a layer over h, which are sums of g h' over the rows."""
-    g, h, g_sent, h_sent = (numbers(7, width, seed=seed) for seed, width in enumerate((3, 4, 3, 4)))
+@pytest.mark.parametrize("rows", [2, 7])
+def test_agreement(rows: int) -> None:
+    """Products of the gradients of a layer over h, which are sums of g h' over the rows, few or many."""
+    g, h, g_sent, h_sent = (numbers(rows, width, seed=seed) for seed, width in enumerate((3, 4, 3, 4)))
     one, two = g.t() @ h, g_sent.t() @ h_sent
     expected = [float((a * b).sum()) for a, b in ((one, one), (one, two), (two, two))]
     assert list(agreement(g, h, g_sent, h_sent)) == pytest.approx(expected)
@@ -156,7 +157,8 @@ def test_prime_and_certify_reach_the_compressor() -> None:
     assert isinstance(shaped, Shaped)
     g = model.lesson(u).drawn
     torch.testing.assert_close(shaped.curvature.kept, B * g.t() @ g)
-    certify(codec, model, model.h, model.h, model.y, model.loss)
+    exact = model.lesson(u).gradient
+    certify(codec, model, model.h, exact, model.h, model.y, model.loss)
     assert shaped.ease == 1.0
-    certify(codec, model, model.h, -3 * model.h, model.y, model.loss)
+    certify(codec, model, model.h, exact, -3 * model.h, model.y, model.loss)
     assert shaped.ease == 0.5

@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -236,7 +237,7 @@ class Folded(_Shared):
 
     takes = wire.Folded
 
-    @property
+    @cached_property
     def _foldable(self) -> Foldable:
         assert isinstance(self.model, Foldable)  # or nothing would be folded
         return self.model
@@ -262,7 +263,8 @@ class Folded(_Shared):
             model, total = codec.encode(pieces, t0), reply_codec.encode(others, t0)
             if reply_codec.follows:
                 told = self._decoded(reply_codec, total, t0, tuple(others.shape))
-                certified.append(certify(reply_codec, left, everyone, everyone + (told - others), y, loss))
+                caused = everyone + (told - others)
+                certified.append(certify(reply_codec, left, everyone, learnt.gradient, caused, y, loss))
             if measured is not None:
                 measured += codec.measure(pieces, model, t0) + reply_codec.measure(others, total, t0)
             replies.append((m, wire.Folded(t0, total, model)))

@@ -137,7 +137,7 @@ class Party:
         learnt.teach_held_out(self.evaluation_codec, h, self.plan.M, self.plan.held_out_rows)
         if self.codec.follows:
             learnt.teach(self.codec, h, self.plan.M)
-            certificate = certify(self.codec, slope.outputs, h, decoded, y, loss)
+            certificate = certify(self.codec, slope.outputs, h, learnt.gradient, decoded, y, loss)
             self.certified = certificate if self.plan.evaluates_after(self.t0) else None
 
     def _labels(self) -> Tensor:
