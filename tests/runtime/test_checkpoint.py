@@ -126,6 +126,20 @@ def test_going_back_does_not_cost_what_is_older(tmp_path: Path) -> None:
     assert checkpoints.rounds() == [1, 2, 3]
 
 
+@pytest.mark.parametrize("damaged", ["", ".again"])
+@pytest.mark.parametrize("content", [None, b"", b"torn"])
+def test_what_is_kept_twice_survives_damage_to_either_file(damaged: str, content: bytes | None, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(7, {"n": 7}, twice=True)
+    file = tmp_path / f"round-00000007{damaged}.safetensors"
+    file.unlink() if content is None else file.write_bytes(content)
+    assert checkpoints.rounds() == [7]
+    assert checkpoints.load(7) == {"n": 7}
+    checkpoints.save(8, {"n": 8}, twice=True)
+    checkpoints.drop_after(6)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_every_truncation_is_noticed(tmp_path: Path) -> None:
     checkpoints = kept(tmp_path, 1, 2)
     whole = path(tmp_path, 2).read_bytes()

@@ -253,7 +253,8 @@ class PartyRole:
             errors = {t0: astuple(error) for t0, error in self._errors.items() if t0 < party.t0}
             certificates = {t0: astuple(one) for t0, one in self._certificates.items()}
             noted = {"errors": errors, "certificates": certificates}
-            self._checkpoints.save(party.t0, {"party": party.state_dict(), **noted})
+            # The last one twice: the others will not come back for it.
+            self._checkpoints.save(party.t0, {"party": party.state_dict(), **noted}, twice=party.done)
             self._kept = party.t0
 
     def _restore(self, party: PartyMachine, t0: int) -> None:

@@ -4,7 +4,7 @@
 
 A file is written beside its place, brought to the disk and moved there, so that a crash at any moment leaves the old
 files as they were. A torn or changed file is noticed when it is read, and counts as absent. One of another role or run
-is refused: somebody has put it there.
+is refused: somebody has put it there. A state that nobody else can bring back is kept twice, in a second file `.again`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import os
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,8 @@ from torch import Tensor
 from cvfl.errors import ExhaustedError, OutputError, exhausted, writing
 from cvfl.runtime.descriptors import with_descriptor
 
-_NAME = re.compile(r"round-(\d{8,})\.safetensors")
+_NAME = re.compile(r"round-(\d{8,})(?:\.again)?\.safetensors")
+_COPIES = ("", ".again")
 KEEP = 3
 """Checkpoints that are kept: roles are never further apart than one."""
 
@@ -49,18 +50,19 @@ class Checkpoints:
         """The rounds of which there is a whole checkpoint, ascending."""
         return [t0 for t0 in self._numbers() if self._read(t0) is not None]
 
-    def save(self, t0: int, state: Mapping[str, Any]) -> None:
-        """Write the state before round t0; older ones beyond KEEP are removed."""
+    def save(self, t0: int, state: Mapping[str, Any], twice: bool = False) -> None:
+        """Write the state before round t0, in one file or in two; older ones beyond KEEP are removed."""
         tensors: dict[str, Tensor] = {}
         text = json.dumps(_flattened(state, tensors))
         metadata = {"state": text, "of": self.of, "sha256": digest(self.of + text, tensors)}
-        partial = self._path(t0).with_suffix(".partial")
+        data, partial = save(tensors, metadata), self._path(t0).with_suffix(".partial")
         try:
-            with with_descriptor(lambda: open(partial, "wb", opener=_private)) as file:
-                file.write(save(tensors, metadata))
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(self._path(t0))
+            for copy in _COPIES if twice else _COPIES[:1]:
+                with with_descriptor(lambda: open(partial, "wb", opener=_private)) as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                partial.replace(self._path(t0, copy))
             _sync(self.folder)
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -80,16 +82,19 @@ class Checkpoints:
 
     def drop_after(self, t0: int) -> None:
         """Forget what belongs to a future that is given up."""
-        for later in [later for later in self._numbers() if later > t0]:
-            self._path(later).unlink(missing_ok=True)
+        self._remove(later for later in self._numbers() if later > t0)
 
     def _forget(self, keep_through: int) -> None:
-        for old in [number for number in self._numbers() if number <= keep_through][:-KEEP]:
-            self._path(old).unlink(missing_ok=True)
+        self._remove([number for number in self._numbers() if number <= keep_through][:-KEEP])
+
+    def _remove(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            for copy in _COPIES:
+                self._path(number, copy).unlink(missing_ok=True)
 
     def _numbers(self) -> list[int]:
         names = with_descriptor(lambda: os.listdir(self.folder) if self.folder.exists() else [])
-        return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
+        return sorted({int(match[1]) for name in names if (match := _NAME.fullmatch(name))})
 
     def check_none(self) -> None:
         """Refuse checkpoints of which it is not known what they are of."""
@@ -99,21 +104,27 @@ class Checkpoints:
                 "bring it back, or begin anew with --restart at every role"
             )
 
-    def _path(self, t0: int) -> Path:
-        return self.folder / f"round-{t0:08d}.safetensors"
+    def _path(self, t0: int, copy: str = "") -> Path:
+        return self.folder / f"round-{t0:08d}{copy}.safetensors"
 
     def _read(self, t0: int) -> dict[str, Any] | None:
+        for copy in _COPIES:
+            if (state := self._read_file(self._path(t0, copy))) is not None:
+                return state
+        return None
+
+    def _read_file(self, path: Path) -> dict[str, Any] | None:
         try:
-            found = parsed(with_descriptor(self._path(t0).read_bytes))
+            found = parsed(with_descriptor(path.read_bytes))
         except OSError as error:
             if exhausted(error):  # it may be whole, and what counts as absent is forgotten
-                raise ExhaustedError(f"{self._path(t0)}: cannot be read: {error.strerror}") from None
+                raise ExhaustedError(f"{path}: cannot be read: {error.strerror}") from None
             return None
         if found is None:
             return None
         of, state = found
         if of != self.of:
-            raise CheckpointError(f"{self._path(t0)}: a checkpoint of {of}, not of {self.of}; bring the right one back")
+            raise CheckpointError(f"{path}: a checkpoint of {of}, not of {self.of}; bring the right one back")
         return state
 
 

@@ -84,8 +84,8 @@ class ServerRounds:
         self._advance(self.server)
 
     def save(self, server: ServerMachine) -> None:
-        """Keep the state before the round that comes next."""
-        self._checkpoints.save(server.t0, between_rounds(server, self.meter))
+        """Keep the state before the round that comes next; the last one twice, since parties do not come back for it."""
+        self._checkpoints.save(server.t0, between_rounds(server, self.meter), twice=server.done)
 
     def _advance(self, server: ServerMachine) -> None:
         """Report a round that is over, and keep the state every few rounds."""
