@@ -84,7 +84,7 @@ class ServerRounds:
         self._advance(self.server)
 
     def save(self, server: ServerMachine) -> None:
-        """Keep the state before the round that comes next; the last one twice, since parties do not come back for it."""
+        """Keep the state before the next round; that after the last one twice, as parties do not come back for it."""
         self._checkpoints.save(server.t0, between_rounds(server, self.meter), twice=server.done)
 
     def _advance(self, server: ServerMachine) -> None:
