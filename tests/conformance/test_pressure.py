@@ -140,7 +140,7 @@ def test_idle_connections_without_end_while_rounds_are_kept(tmp_path: Path) -> N
 def test_a_server_without_descriptors_tells_nobody_to_stop(federation: Threads) -> None:
     """It ends, is started again and goes on; parties wait for it as for one that has crashed."""
 
-    def exhausted(*_: Any) -> None:
+    def exhausted(*_: Any, **__: Any) -> None:
         raise ExhaustedError("state: cannot be written: Too many open files")
 
     federation.server.role.rounds.save = exhausted
@@ -157,7 +157,7 @@ def test_a_party_without_descriptors_ends_nobody_elses_run(federation: Threads, 
     federation.start("bank")
     role = federation.parties["bank"].role
 
-    def exhausted(*_: Any) -> None:
+    def exhausted(*_: Any, **__: Any) -> None:
         raise ExhaustedError("state: cannot be written: Too many open files")
 
     role._checkpoints.save = exhausted
