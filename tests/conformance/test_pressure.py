@@ -96,6 +96,7 @@ def opened(roles: Processes) -> int:
     return len(os.listdir(f"/proc/{roles.children[SERVER].pid}/fd"))
 
 
+@pytest.mark.slow
 def test_idle_connections_before_the_parties_come(tmp_path: Path) -> None:
     """The server has no descriptor left, and lets the parties in when the handshakes of the others have timed out."""
     config = settings(every=1)

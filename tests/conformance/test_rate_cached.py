@@ -80,7 +80,7 @@ def slope(lengths: tuple[int, ...], values: list[float]) -> float:
 @pytest.mark.parametrize(
     ("compressor", "lengths"),
     [
-        ("identity", SHORT),
+        pytest.param("identity", SHORT, marks=pytest.mark.slow),
         ("feedback(scalar:bits=2)", SHORT),
         pytest.param("feedback(entropy(shaped))", SHORT, marks=pytest.mark.slow),
         pytest.param("identity", LONG, marks=pytest.mark.slow),
