@@ -127,10 +127,7 @@ class Rehearsal:
             errors = told_errors({t0: tuple(error.values()) for t0, error in found.items() if error})
             told = {line["round"]: line.get("certificate", {}).get(name) for line in history}
             certificates = told_certificates({t0: Certificate(**one) for t0, one in told.items() if one})
-            yield (
-                m,
-                UP,
-                Complete(session=_SESSION, rounds=rounds, parameters=hashes, errors=errors, certificates=certificates),
-            )
+            complete = Complete(session=_SESSION, rounds=rounds, parameters=hashes, errors=errors)
+            yield m, UP, complete.model_copy(update={"certificates": certificates})
             yield m, DOWN, End(rounds=rounds)
             yield m, UP, End(rounds=rounds)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from cvfl import wire
 from cvfl.compress import Identity
-from cvfl.errors import DataError, RemoteProtocolError
+from cvfl.errors import DataError, LocalProtocolError, RemoteProtocolError
 from cvfl.protocol.codec import Codec, Measured, restore, states_of
 from cvfl.protocol.codecs import Codecs
 from cvfl.protocol.follow import Certificate, certify, lesson, worst
@@ -182,7 +182,7 @@ class _Shared(Exchange):
 
     def recalled(self, rows: Tensor, t0: int) -> Callable[[Tensor], Tensor]:
         """The same for other rows, from what was last told of them."""
-        raise NotImplementedError
+        raise LocalProtocolError("what was told of other rows is not kept in this mode")
 
     def _whole_model(self, t0: int) -> tuple[bytes, ...]:
         """C_0(theta_0), the same for all parties."""

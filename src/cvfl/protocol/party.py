@@ -86,7 +86,9 @@ class Party:
             self._learn(slope, self._leaving())
         gradient, loss = self._local_steps(slope, self._h)
         if not self.codec.follows:
-            self.codec.observe(gradient, loss)
+            if self.release is not None:
+                gradient, loss = slope.at(self._leaving(), 0)
+            self.codec.observe(gradient, float(loss))
         self.t0, self._h, self._out, self._sent = self.t0 + 1, None, None, b""
         replies: list[Message] = [self._evaluation(message.t0)] if self.plan.evaluates_after(message.t0) else []
         return replies if self.done else [*replies, self._embedding()]
@@ -105,7 +107,7 @@ class Party:
         except DataError as error:
             raise DataError(f"{self.holding.name}: {error}") from None
 
-    def _local_steps(self, slope: Slope, h: Tensor) -> tuple[Tensor, float]:
+    def _local_steps(self, slope: Slope, h: Tensor) -> tuple[Tensor, Tensor | float]:
         """Lines 10-13 of Algorithm 1, 10-11 of Algorithm 2: Q steps with the own fresh embedding, all else stale.
 
         The result is the gradient in h_m, and the loss, for the party's compressor to learn from.
@@ -120,9 +122,7 @@ class Party:
             self.optimizer.zero_grad()
             h.backward(gradient)  # type: ignore[no-untyped-call]
             self.optimizer.step()
-        if self.release is not None:
-            gradient, loss = slope.at(self._leaving(), 0)
-        return gradient, float(loss)
+        return gradient, loss
 
     def _learn(self, slope: Slope, h: Tensor) -> None:
         """Let compressors that follow the loss learn; where the party does not know it, from what it was told."""

@@ -112,8 +112,7 @@ def decoded(packet: Packet, counts: Counts) -> tuple[Packet, Counts]:
 
 def _head(width: int, count: int, columns: int, shape: tuple[int, ...], known: int) -> bytes:
     """The head of a plane with a model."""
-    usual = {_ROW_MORE: columns * (_rows(shape) + 1), _USUAL: math.prod(shape)}
-    how = next((how for how, expected in usual.items() if count == expected), _OWN_COUNT)
+    how = next((how for how, usual in _usual(columns, shape).items() if count == usual), _OWN_COUNT)
     first = bytes([MODELLED | width - 1 | how | (_OWN_COLUMNS if columns != known else 0)])
     return first + (varint(columns) if columns != known else b"") + (varint(count) if how == _OWN_COUNT else b"")
 
@@ -124,17 +123,16 @@ def _read_head(reader: Reader, shape: tuple[int, ...], known: int) -> tuple[int,
     if not first & MODELLED:
         width, count = read_plain_head(first, reader, math.prod(shape))
         return _checked(width, False, count, 1, shape)
-    columns = reader.varint() if first & _OWN_COLUMNS else known
-    match first & (_ROW_MORE | _OWN_COUNT):
-        case 0x00:
-            count = math.prod(shape)
-        case 0x10:
-            count = columns * (_rows(shape) + 1)
-        case 0x20:
-            count = reader.varint()
-        case _:
-            raise DecodeError("a plane with two numbers of symbols")
+    columns, how = reader.varint() if first & _OWN_COLUMNS else known, first & (_ROW_MORE | _OWN_COUNT)
+    if how == _ROW_MORE | _OWN_COUNT:
+        raise DecodeError("a plane with two numbers of symbols")
+    count = reader.varint() if how == _OWN_COUNT else _usual(columns, shape)[how]
     return _checked(first % 16 + 1, True, count, columns, shape)
+
+
+def _usual(columns: int, shape: tuple[int, ...]) -> dict[int, int]:
+    """How many symbols a plane has whose number is not told."""
+    return {_ROW_MORE: columns * (_rows(shape) + 1), _USUAL: math.prod(shape)}
 
 
 def _known_columns(counts: Counts, index: int) -> int:
