@@ -13,13 +13,20 @@ from cvfl.report.table import Row, Table, Text
 from cvfl.runs.record import Certified
 
 _ABOUT = (
-    "A sender that follows the loss compares the gradient that its decoded message causes with the exact one, for "
-    "every message; evaluated rounds are recorded. When their cosine has been low over some rounds, or their lengths "
-    "apart, its tolerance is halved; it grows again while they agree. For the server each figure is that of the party "
-    "with the worst. Rounds in brackets."
+    "With auto, every sender compares two gradients: the one that its message causes after decompression, and the one "
+    "that the exact values would cause. When they disagree over several rounds, by their cosine or their lengths, the "
+    "sender halves the error that it allows itself; while they agree, it allows more again, up to the configured "
+    "tolerance. Only evaluated rounds are shown, the round in brackets. For the server, which sends to every party, "
+    "each figure is the worst of all parties."
 )
 _PLACES = digits(3)
-_HEAD = ("Role", "Lowest cosine", "Lengths furthest apart", "Least tolerance", "Rounds with less than all")
+_HEAD = (
+    "Role",
+    "Lowest cosine",
+    "Length ratio furthest from 1",
+    "Lowest share of the tolerance",
+    "Rounds with less than all of it",
+)
 Seen = tuple[int, int, Certified]
 """A certificate after the seed and the round that it is of."""
 
@@ -60,7 +67,7 @@ def _row(role: str, seen: Sequence[Seen], seeds: bool) -> Row:
         role,
         f"{_PLACES(cosine[2].cosine)} {where(cosine)}",
         f"{_PLACES(apart[2].ratio)} {where(apart)}",
-        f"{amount(least[2].ease)} {where(least)}" if lowered else "all",
+        f"{amount(least[2].ease)} {where(least)}" if lowered else "1",
         f"{lowered} of {len(seen)}",
     )
 

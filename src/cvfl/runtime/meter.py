@@ -75,9 +75,9 @@ class Meter:
         self._earlier, self._beside = _summed([self._earlier, self._beside]), {}
 
     def anew(self, owed: Sequence[int] = ()) -> None:
-        """This session settles the rows anew: what led to rows before it was in vain.
+        """The rows are settled again from the start, so what earlier sessions sent for that counts as sent again.
 
-        But for an alignment that it takes up and no run has counted: of party 1, 2, ... so many bytes.
+        `owed` are the bytes, by party, of an earlier alignment that is reused and that no run has counted yet.
         """
         vain = _summed([self._earlier, self.before])
         self.sent_again += _total(vain) - min(sum(owed), sum(traffic.alignment for traffic in vain.values()))
