@@ -197,7 +197,7 @@ def test_the_certificate_is_shown_where_there_is_one(tmp_path, page_of_three):
     page = report(tmp_path, one, make_run(tmp_path / "b"))
     assert rows(page, "Certificate")[1:] == [
         ["auto"],
-        ["server", "0.990 (1)", "1.010 (1)", "all", "0 of 2"],
+        ["server", "0.990 (1)", "1.010 (1)", "1", "0 of 2"],
         ["bank", "0.800 (3)", "0.500 (3)", "0.250 (3)", "1 of 2"],
     ]
 
