@@ -50,19 +50,25 @@ class Shaped(Compressor):
 
     After so many epochs it is tolerance / (1 + epochs)^fading, since Theorem 2 asks for an error that diminishes.
     A `budget` is the most bits that a row may take, by the entropy of its components; steps are doubled until it holds.
+    With `certificate` 0 the tolerance stays as it is, whatever gradients messages cause.
     """
 
     learns = True
     follows = True
 
-    def __init__(self, tolerance: float = 0.1, budget: float = math.inf, fading: float = 0.5) -> None:
+    def __init__(
+        self, tolerance: float = 0.1, budget: float = math.inf, fading: float = 0.5, certificate: int = 1
+    ) -> None:
         if not 1e-6 <= tolerance <= 1:
             raise ConfigError(f"tolerance is a share of the loss from 1e-6 to 1, not {tolerance}")
         if not budget > 0:
             raise ConfigError(f"budget is a number of bits above 0, not {budget}")
         if not 0 <= fading <= 4:
             raise ConfigError(f"fading is a power of the epochs from 0 to 4, not {fading}")
+        if certificate not in (0, 1):
+            raise ConfigError(f"certificate is 1, or 0 for none, not {certificate}")
         self.tolerance, self.budget, self.fading = float(tolerance), float(budget), float(fading)
+        self.certificate = bool(certificate)
         self._forget()
 
     def _forget(self) -> None:
@@ -139,7 +145,7 @@ class Shaped(Compressor):
 
     def certify(self, exact: float, across: float, caused: float) -> None:
         """Less error is allowed when messages cause another gradient than they should, more again when they do not."""
-        if exact <= 0:
+        if not self.certificate or exact <= 0:
             return
         longer = max(caused / exact, _LEAST)
         now = across / exact / math.sqrt(longer), math.log(longer)

@@ -209,8 +209,9 @@ class RunConfig(Section):
     """B, rows in a batch."""
     local_iterations: int = Field(default=10, ge=1)
     """Q, local steps in a round."""
-    local_rows: Literal["batch", "cached"] = "batch"
-    """What local steps after the first take: the batch again, as the paper has it, or rows that were sent before."""
+    local_rows: Literal["batch", "cached"] | None = None
+    """What local steps after the first take: the batch again, as the paper has it, or rows that were sent before, as
+    with `server_compressor = "auto"` if not given, where parties have labels and neither masks nor noise are added."""
     algorithm: Literal[1, 2] = 1
     """1: parties have labels and take Q steps on their own. 2: the server returns gradients."""
     compressor: str = "auto"
@@ -282,6 +283,14 @@ class RunConfig(Section):
     def reply_compressor(self) -> str:
         """That of gradients and of sums over the others, where none is named."""
         return "auto" if self.server_compressor.strip() == "auto" else "identity"
+
+    @property
+    def cached(self) -> bool:
+        """Whether local steps after the first take rows that were sent before."""
+        if self.local_rows is None:
+            private = self.algorithm == 2 or self.privacy.secure or self.privacy.noise is not None
+            return self.reply_compressor == "auto" and not private
+        return self.local_rows == "cached"
 
     def evaluation_compressor_of(self, spec: str) -> str:
         """That of held-out rows for a party whose compressor is `spec`; with noise they are sent as they are."""

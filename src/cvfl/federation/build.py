@@ -168,7 +168,7 @@ def _plan(config: RunConfig, facts: Facts, loss: Loss, dtype: torch.dtype, sum_w
         algorithm=config.algorithm,
         sum_width=sum_width,
         secure=config.privacy.secure,
-        cached=config.local_rows == "cached",
+        cached=config.cached,
         evaluate_every=config.evaluate_every or epoch,
         validation_rows=validation_rows,
         dtype=dtype,

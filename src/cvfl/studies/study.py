@@ -31,7 +31,7 @@ from cvfl.runs.journal import last_line
 from cvfl.types import Section
 
 BASELINE = "none"
-"""The cell of a suite that the others are compared with."""
+"""How the names begin of a suite's cells without compression, which the others are compared with."""
 S = TypeVar("S", bound=Section)
 
 
@@ -88,7 +88,7 @@ class SuiteFile(Section):
 
     @model_validator(mode="after")
     def _named(self) -> Self:
-        if BASELINE not in [cell.name for cell in self.cell]:
+        if not any(is_baseline(cell.name) for cell in self.cell):
             raise ValueError(f"there is no cell {BASELINE!r} to compare the others with")
         for name in self.suite:
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name) or self.suite.count(name) > 1:
@@ -98,6 +98,11 @@ class SuiteFile(Section):
                 if name not in self.suite:
                     raise ValueError(f"preset.{key}: the suite has no study {name!r}{suggest(name, self.suite)}")
         return self
+
+
+def is_baseline(cell: str) -> bool:
+    """Whether a cell stands for no compression: "none", or "none, Q=5"."""
+    return cell.partition(",")[0] == BASELINE
 
 
 @dataclass(frozen=True)
