@@ -16,7 +16,7 @@ from cvfl.runs.read import read_run
 from cvfl.runs.record import Run, Sent
 from cvfl.studies.figures import suite_figure
 from cvfl.studies.study import Cell, Study, all_tasks, load, load_study, member_text, study_names
-from cvfl.studies.tables import suite_table
+from cvfl.studies.suite_table import suite_table
 from study_files import cells, changed, contents, cvfl, growing, in_this_process, started, stopped_growing, study_toml
 
 COMPRESSORS = {"none": "identity", "scalar b=2": "scalar:bits=2"}
@@ -107,11 +107,11 @@ def test_the_table_says_what_the_runs_recorded(results, member, target):
         ]
 
     rows = table(results)
-    assert [row for row in rows if row[0] == member] == [(member, cell) for cell in COMPRESSORS]
+    assert [row for row in rows if row[0] == member] == [(member, cell) for cell in (*COMPRESSORS, "floor")]
     none, own = (to_target(cell, lambda line: counted(line.sent) / 1e6) for cell in ("none", "scalar-b-2"))
     frames = [to_target(cell, lambda line: (line.sent.up + line.sent.down) / 1e6) for cell in ("none", "scalar-b-2")]
     epochs, last, base = to_target("scalar-b-2", lambda line: line.epoch), final("scalar-b-2"), final("none")
-    said, megabytes, times, only, only_times, epoch, metric, within, seeds = rows[member, "scalar b=2"]
+    said, megabytes, times, only, only_times, whole, epoch, metric, *differences, seeds = rows[member, "scalar b=2"]
     assert said == f"accuracy {target}"
     shown, deviation = megabytes.split(" ± ")
     assert float(shown) == pytest.approx(mean(own), rel=0.01)
@@ -121,10 +121,21 @@ def test_the_table_says_what_the_runs_recorded(results, member, target):
     assert only_times == f"{mean(frames[0]) / mean(frames[1]):.1f}×"
     assert mean(none) / mean(own) < mean(frames[0]) / mean(frames[1])
     assert epoch == f"{mean(epochs):.1f} ± {stdev(epochs):.1f}"
-    assert metric == f"{mean(last):.3f} ± {stdev(last):.3f}"
-    assert within.startswith("yes" if abs(mean(last) - mean(base)) <= stdev(base) else "no")
+    assert metric == f"{mean(last):.4f} ± {stdev(last):.4f}"
+    changes = [a - b for a, b in zip(last, base, strict=True)]
+    t = 12.7062  # of one degree of freedom
+    assert [
+        float(x.replace("−", "-")) for x in differences[0].replace("the same", "0").split(" (")[0].split(" ± ")
+    ] == [
+        pytest.approx(mean(changes), abs=1e-4),
+        pytest.approx(t * stdev(changes) / math.sqrt(2), abs=1e-4),
+    ]
     assert seeds == "2"
-    assert {rows[member, "none"][n] for n in (2, 4, 7)} == {""}  # it is not compared with itself
+    assert float(whole.split(" ± ")[0]) >= float(shown)
+    assert {rows[member, "none"][n] for n in (2, 4, 8, 9, 10)} == {""}  # it is not compared with itself
+    (run, *_) = recorded(results, member, "none")
+    floor = run.rows["train"] * len(run.sent.by_party) * 2 / 8e6  # of the one direction that a study has by default
+    assert rows[member, "floor"] == ["", f"{floor:.4f}", "", f"{floor:.4f}", *[""] * 8]
 
 
 def test_the_baseline_is_what_others_are_compared_with(results):
@@ -142,21 +153,38 @@ def test_the_baseline_is_what_others_are_compared_with(results):
 
     def columns(*runs: Run) -> list[tuple[str, ...]]:
         found = suite_table("wine", study, study.preset["cpu"], runs).rows
-        return [tuple(str(row[n]) for n in (3, 4, 9)) for row in found]
+        return [tuple(str(row[n]) for n in (3, 4, 10)) for row in found]
 
-    none, two, eight = ended("none", (0.8, 0.9)), "scalar b=2", "scalar b=8"  # a deviation of 0.0707
-    assert columns(*none, *ended(two, (0.79, 0.79), 0.01), *ended(eight, (0.75, 0.75), 0.5)) == [
+    none, two, eight = ended("none", (0.8, 0.9)), "scalar b=2", "scalar b=8"
+    assert columns(*none, *ended(two, (0.79, 0.89), 0.01), *ended(eight, (0.75, 0.95), 0.5))[:-1] == [
         ("1.0000 ± 0.0000", "", ""),
-        ("**0.0100** ± 0.0000", "**100×**", "yes"),
-        ("0.5000 ± 0.0000", "2.0×", "no: worse"),
+        ("**0.0100** ± 0.0000", "**100×**", "−0.0100 ± 0.0000 (−0.0100 to −0.0100)"),
+        ("0.5000 ± 0.0000", "2.0×", "the same ± 0.6353 (−0.0500 to +0.0500)"),  # 12.7062 x 0.0707 / sqrt(2)
     ]
-    assert columns(*none, *ended(two, (0.91, 0.93)))[1][2] == "yes"
-    assert columns(*none, *ended(two, (0.93, 0.93)))[1][2] == "no: better"
-    assert columns(*none[:1], *ended(two, (0.8,)))[1][2] == "one seed"
+    assert columns(*none[:1], *ended(two, (0.81,)))[1][2] == "+0.0100 (one seed)"
     assert columns(*ended(two, (0.8, 0.8)))[0][1:] == ("--", "--")
     low = [changed(run, history=()) for run in ended(two, (0.1, 0.1))]
-    assert columns(*none, low[0], *ended(two, (0.1, 0.1))[1:])[1] == ("-- (1 of 2)", "--", "no: worse")
+    assert columns(*none, low[0], *ended(two, (0.1, 0.1))[1:])[1][:2] == ("-- (1 of 2)", "--")
     assert columns(*[changed(run, history=()) for run in none], *ended(two, (0.8, 0.8)))[1][1] == "--"
+
+
+def test_others_are_compared_with_the_best_of_several_baselines(results):
+    study = three_cells(results)
+    names = ("none, Q=1", "none, Q=5", "scalar b=8")
+    study = study.model_copy(update={"cell": tuple(Cell(name=name) for name in names)})
+    (run, *_) = recorded(results, "wine", "none")
+
+    def ended(cell: str, megabytes: float, score: float) -> Run:
+        lines = (changed(run.history[-1], test={"accuracy": 0.9}, sent=Sent(up=megabytes * 1e6, down=0, evaluation=0)),)
+        return changed(run, name=cell, history=lines, metrics=changed(run.metrics, test={"accuracy": score}))
+
+    runs = [ended(name, *figures) for name, figures in zip(names, [(8, 0.7), (2, 0.8), (0.5, 0.85)], strict=True)]
+    rows = suite_table("wine", study, study.preset["cpu"], runs).rows
+    assert [(str(row[4]), row[10]) for row in rows[:3]] == [
+        ("", "−0.1000 (one seed)"),
+        ("", ""),
+        ("4.0×", "+0.0500 (one seed)"),
+    ]
 
 
 def test_a_figure_has_all_cells_and_a_logarithmic_axis(results):
@@ -255,7 +283,8 @@ def test_a_suite_that_is_stopped_is_taken_up_again(tmp_path):
         code, output = cvfl("reproduce", suite, "--out", out, "--seeds", 1, "--resume")
     assert code == 0, output
     assert "4 runs, 0 complete" in output
-    assert table(out)["wine", "scalar b=2"][-2:] == ["one seed", "1"]
+    assert table(out)["wine", "scalar b=2"][-1] == "1"
+    assert table(out)["wine", "scalar b=2"][-2].endswith("(one seed)")
     assert not list(out.rglob("state"))
 
 
@@ -340,21 +369,25 @@ def test_odd_values_as_toml(tmp_path):
     assert load_study(str(tmp_path / "again.toml")) == study
 
 
-def test_hundredfold_has_the_paper_s_compressors_and_each_of_ours_alone(tmp_path):
+def test_hundredfold_has_the_same_cells_in_seven_studies(tmp_path):
     suite = load("hundredfold")
-    assert list(suite.members) == ["physionet2012", "cifar10", "modelnet10"]
+    papers, tables = ["physionet2012", "cifar10", "modelnet10"], ["credit_default", "adult", "breast_cancer"]
+    assert list(suite.members) == [*papers, "digits", *tables]
     for name, study in suite.members.items():
         ours = load_study(name)
         assert (study.title, study.metric, study.run) == (ours.title, ours.metric, ours.run)
         assert study.preset["cpu"] == ours.preset["cpu"]
-        runs = {cell.name: cell.run for cell in study.cell}
-        shared = [cell for cell in ours.cell if cell.name in runs]
-        assert [cell.name for cell in shared] == ["none", "scalar b=2", "vector (lattice) b=2", "top-k b=2"]
-        assert all(runs[cell.name] == cell.run for cell in shared)
-        assert list(runs)[4:] == ["feedback only", "entropy only", "folding only", "all, fixed steps", "auto"]
-    for preset in ("cpu", "paper"):
-        found = all_tasks(suite, preset, 1, tmp_path, tmp_path)
-        assert len({task.out for task in found}) == 27
+    found = {(task.member, task.cell): task.config for task in all_tasks(suite, "cpu", 1, tmp_path, tmp_path)}
+    assert len(found) == 7 * 9
+    for name in suite.members:
+        none = [found[name, f"none, Q={Q}"] for Q in (1, 5, 10, 25)]
+        assert [config.local_iterations for config in none] == [1, 5, 10, 25]
+        assert {config.compressor for config in none} == {"identity"}
+        assert not any(config.cached for config in none)
+        rows = [found[name, f"auto{rest}"].cached for rest in (", batch rows", "", ", Q=25", ", Q=25, no certificate")]
+        assert rows == [False, True, True, True]
+    with pytest.raises(ConfigError, match="no preset 'paper'"):
+        all_tasks(suite, "paper", 1, tmp_path, tmp_path)
     code, output = cvfl("reproduce", "list")
     assert code == 0
     assert "hundredfold     A hundred times fewer bytes: " in output

@@ -30,7 +30,8 @@ from cvfl.studies.latency import Measured, read_measured, write_measured
 from cvfl.studies.origin import Origin
 from cvfl.studies.scaled import scaled_down
 from cvfl.studies.study import Preset, Study, Suite, member_text, preset_of, slug
-from cvfl.studies.tables import study_tables, suite_table
+from cvfl.studies.suite_table import suite_table
+from cvfl.studies.tables import study_tables
 
 
 def read_results(

@@ -63,6 +63,8 @@ class Study(Section):
     metric: str
     unit: Literal["MB", "GB"] = "MB"
     table: Literal["target", "latency", "formula"] = "target"
+    directions: int = Field(default=1, ge=1)
+    """Numbers of a row that the loss sees: one less than there are classes."""
     run: dict[str, Any]
     preset: dict[str, Preset]
     cell: tuple[Cell, ...]

@@ -8,12 +8,12 @@ from operator import attrgetter
 from statistics import fmean
 
 from cvfl import theory
-from cvfl.report.format import MB, Form, digits, places, share, times
+from cvfl.report.format import MB, Form, digits, places, share
 from cvfl.report.series import Spread, spread
 from cvfl.report.table import Cell, Table, column
 from cvfl.runs.record import Round, Run, Sent
 from cvfl.studies.latency import ROUND_TRIPS, Measured
-from cvfl.studies.study import BASELINE, Preset, Study
+from cvfl.studies.study import Preset, Study
 
 UNITS = {"MB": MB, "GB": 1e9}
 COMPUTE = 10
@@ -23,8 +23,8 @@ MISSED = "--"
 ONLY = "training frames only"
 Rows = Mapping[str, Sequence[Run]]
 Figure = Callable[[Sent], float]
-_ALL: Figure = attrgetter("total")
-_TRAINING: Figure = attrgetter("training")
+ALL: Figure = attrgetter("total")
+TRAINING: Figure = attrgetter("training")
 
 
 def rows_of(study: Study, runs: Sequence[Run]) -> Rows:
@@ -83,8 +83,8 @@ def measured_times(found: Mapping[str, Spread | None], measured: Sequence[Measur
 
 def _target(study: Study, preset: Preset, rows: Rows) -> Table:
     unit, metric = UNITS[study.unit], study.metric
-    cost, training = (_costs(study, preset, rows, figure, unit) for figure in (_ALL, _TRAINING))
-    amount, fine = _amounts(cost), _amounts(training)
+    cost, training = (costs(study, preset, rows, figure, unit) for figure in (ALL, TRAINING))
+    amount, fine = amounts(cost), amounts(training)
     highest = [spread([best(run, metric) for run in runs]) for runs in rows.values()]
     whole = [spread([run.sent.total / unit for run in runs]) for runs in rows.values()]
     rounds = [_all([run.round_seconds for run in runs]) for runs in rows.values()]
@@ -110,17 +110,18 @@ def _target(study: Study, preset: Preset, rows: Rows) -> Table:
         del columns[fewer], columns[saved]
     note = (
         f"Bold is the best of a column; {MISSED} is a target that not every seed reached, with how many did. "
-        f"{_counted(rows)} Seconds a round are a median without evaluation."
+        f"{counted(rows)} Seconds a round are a median without evaluation."
     )
     return Table.of(columns, note=note)
 
 
-def _costs(study: Study, preset: Preset, rows: Rows, figure: Figure, unit: float) -> dict[str, Spread | None]:
+def costs(study: Study, preset: Preset, rows: Rows, figure: Figure, unit: float) -> dict[str, Spread | None]:
     """Bytes to the target, where every seed reached it."""
     return {name: to_target(study, preset, runs, lambda line: figure(line.sent) / unit) for name, runs in rows.items()}
 
 
-def _amounts(cost: Mapping[str, Spread | None]) -> Form:
+def amounts(cost: Mapping[str, Spread | None]) -> Form:
+    """With as many places as the least of them needs."""
     return digits(places((value.mean for value in cost.values() if value), least=2, most=5))
 
 
@@ -141,7 +142,7 @@ def _recorded(rows: Rows) -> bool:
     return all(run.sent.whole for runs in rows.values() for run in runs)
 
 
-def _counted(rows: Rows) -> str:
+def counted(rows: Rows) -> str:
     """What bytes are, in a note."""
     lacking = "" if _recorded(rows) else " Alignment and set-up were not recorded, and are not in them."
     return (
@@ -238,53 +239,3 @@ def _q(runs: Sequence[Run]) -> int:
 def scaled(value: Spread, factor: float) -> Spread:
     """Mean and deviation times a constant."""
     return Spread(value.mean * factor, None if value.deviation is None else value.deviation * factor)
-
-
-def suite_table(name: str, study: Study, preset: Preset, runs: Sequence[Run]) -> Table:
-    """The rows of a suite's member: bytes to the target, and what they cost in epochs and in the metric."""
-    rows = rows_of(study, runs)
-    cost, training = (_costs(study, preset, rows, figure, MB) for figure in (_ALL, _TRAINING))
-    epochs = [to_target(study, preset, found, lambda line: line.epoch) for found in rows.values()]
-    final = {
-        cell: spread([run.metrics.test.get(study.metric, math.nan) for run in found]) for cell, found in rows.items()
-    }
-    missed = told_missed(study, preset, rows)
-    columns: dict[str, Sequence[Cell]] = {
-        "": [name] * len(rows),
-        "setting": list(rows),
-        "target": [f"{study.metric} {preset.target:g}"] * len(rows),
-        "MB to target": column(list(cost.values()), _amounts(cost), min, missing=missed),
-        "times fewer": _times_fewer(cost),
-        f"MB, {ONLY}": column(list(training.values()), _amounts(training), min, missing=missed),
-        f"times fewer, {ONLY}": _times_fewer(training),
-        "epochs to target": column(epochs, digits(1), min, missing=missed),
-        "final test metric": column(list(final.values()), digits(3), max),
-        f"within one deviation of {BASELINE}": [_within(cell, final) for cell in rows],
-        "seeds": [str(len(found)) for found in rows.values()],
-    }
-    note = (
-        f"Bold is the best of a study; {MISSED} is a target that not every seed reached, with how many did. "
-        f"{_counted(rows)} Times fewer is against {BASELINE}. The final metric is that of the last evaluation; its "
-        f"mean is compared with that of {BASELINE}, whose deviation over seeds is taken."
-    )
-    return Table.of(columns, note=note)
-
-
-def _times_fewer(cost: Mapping[str, Spread | None]) -> list[Cell]:
-    """How many times fewer bytes than the baseline."""
-    base = cost.get(BASELINE)
-    factors = [
-        Spread(base.mean / own.mean) if base and own and name != BASELINE else None for name, own in cost.items()
-    ]
-    return column(factors, times, max, missing=["" if name == BASELINE else MISSED for name in cost])
-
-
-def _within(name: str, final: Mapping[str, Spread]) -> str:
-    """Whether the final metric is as good as the baseline's, as far as its seeds can tell."""
-    base = final.get(BASELINE)
-    if name == BASELINE or base is None:
-        return "" if base else MISSED
-    if base.deviation is None:
-        return "one seed"
-    change = final[name].mean - base.mean
-    return "yes" if abs(change) <= base.deviation else "no: better" if change > 0 else "no: worse"
