@@ -111,7 +111,7 @@ def test_tensors_need_no_data_section(loss: str, metric: str, reached: float) ->
         {name: rows[150:] for name, rows in x.items()},
         y[150:],
     )
-    run = fed.fit(epochs=40, step_size={"eta": 0.02}, batch_size=50)
+    run = fed.fit(epochs=15, step_size={"eta": 0.02}, batch_size=50)
     assert run.metrics.test[metric] > reached
     assert fed.parties == ("bank", "shop")
 

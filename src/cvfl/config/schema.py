@@ -210,8 +210,7 @@ class RunConfig(Section):
     local_iterations: int = Field(default=10, ge=1)
     """Q, local steps in a round."""
     local_rows: Literal["batch", "cached"] | None = None
-    """What local steps after the first take: the batch again, as the paper has it, or rows that were sent before, as
-    with `server_compressor = "auto"` if not given, where parties have labels and neither masks nor noise are added."""
+    """Rows of local steps after the first: the batch, or any that were sent before; follows `server_compressor`."""
     algorithm: Literal[1, 2] = 1
     """1: parties have labels and take Q steps on their own. 2: the server returns gradients."""
     compressor: str = "auto"
@@ -286,7 +285,10 @@ class RunConfig(Section):
 
     @property
     def cached(self) -> bool:
-        """Whether local steps after the first take rows that were sent before."""
+        """Whether local steps after the first take rows that were sent before.
+
+        If nothing is said `auto` does so, where parties have labels and neither masks nor noise are added.
+        """
         if self.local_rows is None:
             private = self.algorithm == 2 or self.privacy.secure or self.privacy.noise is not None
             return self.reply_compressor == "auto" and not private

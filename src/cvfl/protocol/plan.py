@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, Self
 
+import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
@@ -163,13 +164,12 @@ class Plan:
     def local_rows(self, t0: int, q: int) -> Tensor:
         """Rows of local step q, the same at every role: the batch, or with `cached` from the second step on others.
 
-        They are drawn from all rows that were sent so far, in a new order each round.
+        They are drawn, with replacement, from all rows that were sent so far.
         """
         if q == 0 or not self.cached:
             return self.batch(t0)
         sent = min(self.rows, (t0 + 1) * self.batch_size)
-        places = torch.arange((q - 1) * self.batch_size, q * self.batch_size) % sent
-        return _order(self.seed, 0, self.rows)[_drawn(self.seed, t0, sent)[places]]
+        return _order(self.seed, 0, self.rows)[_places(self.seed, t0, q, sent, self.batch_size)]
 
     def uniform(self, t0: int, m: int) -> Tensor:
         """A number uniform over [0, 1) for every row of round t0's batch, which belong to role m."""
@@ -186,9 +186,11 @@ class Plan:
         return t0 == self.rounds - 1 or (self.evaluate_every > 0 and (t0 + 1) % self.evaluate_every == 0)
 
 
-@lru_cache(maxsize=4)
-def _drawn(seed: int, t0: int, sent: int) -> Tensor:
-    return torch.from_numpy(stream(seed, LOCAL, t0).permutation(sent))
+@lru_cache(maxsize=32)
+def _places(seed: int, t0: int, q: int, sent: int, count: int) -> Tensor:
+    """Places among the first rows that were sent, at random."""
+    words = stream(seed, LOCAL, t0, q).words(count) % np.uint64(sent)
+    return torch.from_numpy(words.astype(np.int64))
 
 
 @lru_cache(maxsize=4)
