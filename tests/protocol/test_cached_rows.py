@@ -26,15 +26,17 @@ def test_the_first_step_takes_the_batch_and_without_a_cache_all_do() -> None:
             assert torch.equal(plan(cached=False).local_rows(t0, q), plan().batch(t0))
 
 
-def test_later_steps_take_rows_that_were_sent_each_once_a_pass() -> None:
+def test_later_steps_take_any_rows_that_were_sent() -> None:
     sent: set[int] = set()
     for t0 in range(12):
         sent |= set(plan().batch(t0).tolist())
-        drawn = torch.cat([plan().local_rows(t0, q) for q in range(1, 30)]).tolist()
-        assert len(drawn) == 29 * B
-        for start in range(0, len(drawn) - len(sent) + 1, len(sent)):
-            assert sorted(drawn[start : start + len(sent)]) == sorted(sent)
+        drawn = torch.cat([plan().local_rows(t0, q) for q in range(1, 60)])
+        assert len(drawn) == 59 * B
+        assert set(drawn.tolist()) <= sent
     assert sent == set(range(ROWS))
+    times = torch.bincount(torch.cat([plan().local_rows(11, q) for q in range(1, 1001)]), minlength=ROWS)
+    usual = 1000 * B / ROWS
+    assert ((times - usual).abs() < 5 * usual**0.5).all()  # each as often as any other
 
 
 def test_rows_are_the_same_at_all_roles_and_others_in_another_round_or_run() -> None:
