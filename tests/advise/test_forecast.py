@@ -55,15 +55,15 @@ def test_evaluations_are_those_of_the_plan(rounds, every):
 
 
 def test_seconds_by_hand():
-    seen = Calibration((1.0, 0.5), (100, 100), (300, 300), evaluation=1000, seconds=0.2, alignment=7, setup=50, told=20)
-    plan = replace(PLAN, rows=20, rounds=10, evaluate_every=5)
+    seen = Calibration((1.0, 0.5), (100, 100), (300, 300), (1500, 250), seconds=0.2, alignment=7, setup=50, told=20)
+    plan = replace(PLAN, rows=20, rounds=10, evaluate_every=3)
     cost = forecast(seen, plan, Network(bandwidth=8000.0, latency=0.03))
-    assert (cost.rounds, cost.sent.up, cost.sent.down, cost.evaluation) == (10, 1000, 3000, 2000)
-    assert (cost.alignment, cost.setup, cost.total) == (7, 50 + 2 * 20, 6097)
+    assert (cost.rounds, cost.sent.up, cost.sent.down, cost.evaluation) == (10, 1000, 3000, 1500 + 3 * 250)
+    assert (cost.alignment, cost.setup, cost.total) == (7, 50 + 4 * 20, 6387)
     assert cost.compute == pytest.approx(10 * 0.2)
     assert cost.latency == pytest.approx(10 * 2 * 0.03)
-    assert cost.transfer == pytest.approx(6.0)  # 6,000 bytes at 1,000 a second
-    assert cost.seconds == pytest.approx(2.0 + 0.6 + 6.0)
+    assert cost.transfer == pytest.approx(6.25)  # 6,250 bytes at 1,000 a second
+    assert cost.seconds == pytest.approx(2.0 + 0.6 + 6.25)
 
 
 def test_a_level_is_reached_when_the_mean_stays_there():

@@ -77,14 +77,14 @@ class TestCalibration:
         assert list(seen.losses) == [line["loss"] for line in history]
         for key, sent in (("up", seen.up), ("down", seen.down)):
             assert list(itertools.accumulate(sent)) == [line["bytes"][key] for line in history]
-        assert seen.evaluation * 2 == history[-1]["bytes"]["evaluation"]  # after epoch 1, and at the end
+        assert sum(seen.evaluations) * 2 == history[-1]["bytes"]["evaluation"]  # after epoch 1, and at the end
 
     def test_a_round_takes_the_server_and_then_the_slowest_role(self, data):
         # Every call takes one tick: the server receives four messages, then trains beside four parties.
         assert calibrate(digits(), data, 5, itertools.count().__next__).seconds == 5
 
     def test_one_slow_party_makes_a_slow_round(self, data):
-        slow = {"bank": {"model": {"name": "mlp", "width": 16, "hidden": [1024, 1024]}}}
+        slow = {"bank": {"model": {"name": "mlp", "width": 16, "hidden": [2048, 2048]}}}
         seconds = [calibrate(digits(party=party), data, 5, time.thread_time).seconds for party in ({}, slow)]
         assert seconds[1] > 3 * seconds[0] > 0
 
@@ -92,7 +92,7 @@ class TestCalibration:
 def row(candidate, Q, seconds, sent, *, first=2.0, per_round=0.1, rounds=20, **more):
     """A calibration whose loss falls by so much a round, and whose rounds cost so much."""
     losses = tuple(first - per_round * r for r in range(rounds))
-    seen = Calibration(losses, (sent,) * rounds, (3 * sent,) * rounds, 0, seconds, **more)
+    seen = Calibration(losses, (sent,) * rounds, (3 * sent,) * rounds, (), seconds, **more)
     return Setting(candidate, Q), seen
 
 

@@ -56,7 +56,7 @@ def forecast(seen: Calibration, plan: Plan, network: Network, falling: bool = Fa
     """The cost of a whole plan after its first rounds were seen; seconds are those of its rounds and evaluations."""
     R, Q = plan.rounds, plan.Q
     sent = theory.Traffic(run_bytes(seen.up, plan, falling), run_bytes(seen.down, plan, falling))
-    evaluation = seen.evaluation * evaluations(plan)
+    evaluation = _evaluation_bytes(seen.evaluations, evaluations(plan))
     return Forecast(
         rounds=R,
         sent=sent,
@@ -89,6 +89,11 @@ def _bytes_at(place: int, seen: Sequence[int], plan: Plan) -> float:
     if at_place := seen[place :: plan.rounds_per_epoch]:
         return at_place[-1]
     return seen[-1] * min(plan.batch_size, plan.rows - place * plan.batch_size) / plan.batch_size
+
+
+def _evaluation_bytes(seen: Sequence[int], count: int) -> int:
+    """Bytes of so many evaluations, of which the first ones were seen: later ones are like the last one seen."""
+    return sum(seen[:count]) + max(0, count - len(seen)) * (seen[-1] if seen else 0)
 
 
 def evaluations(plan: Plan) -> int:

@@ -40,16 +40,16 @@ _RELAY = -1
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a short run showed: loss and bytes of every round, bytes of one evaluation, and the computing of a round.
+    """What a short run showed: loss and bytes of every round, bytes of its evaluations, and the computing of a round.
 
-    `validation` has the metrics on the validation rows after the last round, if there are such rows. Beside the rounds
+    `validation` has the last metrics on the validation rows, if there are such rows. Beside the rounds
     there are the bytes of alignment and set-up, and those that are `told` at the end of every evaluated round.
     """
 
     losses: tuple[float, ...]
     up: tuple[int, ...]
     down: tuple[int, ...]
-    evaluation: int
+    evaluations: tuple[int, ...]
     seconds: float
     validation: Mapping[str, float] = field(default_factory=dict)
     alignment: int = 0
@@ -165,42 +165,47 @@ def calibrate(
     clock: Clock,
     on_round: Callable[[int], None] = lambda done: None,
 ) -> Calibration:
-    """Run the first `count` rounds of a configuration and evaluate after the last of them."""
-    # Validation and test rows are sent together, so this one evaluation also tells what each of the run's will cost.
-    recipe = recipe_for(config.model_copy(update={"evaluate_every": count}), loaded.data)
+    """Run the first `count` rounds of a configuration and evaluate at the end, after two epochs or more also halfway."""
+    # What is known of held-out rows is not sent again: an evaluation an epoch later tells what all later ones will cost.
+    epoch = -(-len(loaded.data.train_labels) // config.batch_size)
+    every = count // 2 if count >= 2 * epoch else count
+    recipe = recipe_for(config.model_copy(update={"evaluate_every": every}), loaded.data)
     federation, meter = make_federation(recipe, loaded.data, apart=True), Meter()
     watch = _Stopwatch(federation, clock)
-    losses, sent, seconds, history = [], [Traffic()], [], []
+    losses, sent, seconds = [], [Traffic()], []
     validation: dict[str, float] = {}
+    told: list[dict[str, Any]] = []
     for report in rounds(*federation.roles, meter, workers=1):
         losses.append(report.loss)
         sent.append(sum(meter.through(report.t0).values(), Traffic()))
         seconds.append(watch.lap())
-        history.append(round_line(report, recipe.plan, meter, recipe.names))
-        validation = report.evaluation.validation if report.evaluation else {}
+        if report.evaluation:
+            told = [round_line(report, recipe.plan, meter, recipe.names)]
+            validation = report.evaluation.validation
         on_round(len(losses))
         if len(losses) == count:
             break
-    pairs, (alignment, setup, told) = list(pairwise(sent)), _beside(Rehearsal(config, recipe, loaded), history)
+    pairs, (alignment, setup, each) = list(pairwise(sent)), _beside(Rehearsal(config, recipe, loaded), told)
+    evaluations = [after.evaluation - before.evaluation for before, after in pairs]
     return Calibration(
         losses=tuple(losses),
         up=tuple(after.up - before.up for before, after in pairs),
         down=tuple(after.down - before.down for before, after in pairs),
-        evaluation=sent[-1].evaluation,
+        evaluations=tuple(found for found in evaluations if found),
         # The first round starts the roles and the last one evaluates: neither is a round like the others.
         seconds=_usual(seconds[1:-1] or seconds),
         validation=validation,
         alignment=alignment,
         setup=setup,
-        told=told,
+        told=each,
     )
 
 
-def _beside(rehearsal: Rehearsal, history: Sequence[Mapping[str, Any]]) -> tuple[int, int, int]:
-    """Bytes of alignment, of set-up, and of what is told at the end of a round that was evaluated."""
+def _beside(rehearsal: Rehearsal, line: Sequence[Mapping[str, Any]]) -> tuple[int, int, int]:
+    """Bytes of alignment, of set-up, and of the line that is told at the end of a round that was evaluated."""
     hashes = dict.fromkeys(("server", *rehearsal.recipe.names), "0" * 64)
     counted = []
-    for lines in ([], history):
+    for lines in ([], line):
         meter = Meter()
         rehearsal.begin(meter)
         rehearsal.end(meter, hashes, lines)
