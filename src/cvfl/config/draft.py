@@ -186,8 +186,8 @@ def _source(source: Source, folder: Path) -> list[str]:
 
 
 def _batch(rows: int) -> int:
-    """A power of two, about fifty batches an epoch."""
-    return max(8, min(512, 1 << max(rows // 50, 1).bit_length() - 1))
+    """A power of two, about fifty batches an epoch; in smaller ones most bytes would be frames and bases."""
+    return max(32, min(512, 1 << max(rows // 50, 1).bit_length() - 1))
 
 
 def _line(setting: str, comment: str) -> str:
