@@ -23,6 +23,7 @@ from cvfl.wire import (
     Message,
     Passed,
     Report,
+    Stop,
     decode,
     decode_packet,
     encode,
@@ -121,6 +122,7 @@ def frames() -> list[bytes]:
             Gradient(2, packet, packet),
             Broadcast(2, (packet, same[(i * 5) % OF_A_SHAPE]), others),
             Folded(2, packet, (same[(i * 5) % OF_A_SHAPE], same[(i * 3) % OF_A_SHAPE])),
+            Stop(2, i % 3),
             Passed(2, 3, 1, 1, packet),
             Report(2, 3, i / 7, {part: {"loss": i / 3} for part in ("train", "validation", "test")}),
         ]
@@ -183,7 +185,7 @@ def received(frame: bytes, compressor: Compressor, shape: tuple[int, ...]) -> li
             return [opened(packet, compressor, shape) for packet in (*model, *(packet for _, packet in others))]
         case Folded(_, partial, pieces):
             return [opened(packet, compressor, shape) for packet in (partial, *pieces)]
-        case Passed() | Report():
+        case Passed() | Report() | Stop():
             return []  # sealed, or figures: there is no tensor to be found
 
 

@@ -28,6 +28,7 @@ from cvfl.wire import (
     Passed,
     Report,
     Spelling,
+    Stop,
     encode,
     encode_setup,
 )
@@ -70,6 +71,7 @@ def messages(m: int, session: int, how: How = "align") -> list[Anything]:
         Broadcast(0, (), ()),
         Folded(0, b"", ()),
         Gradient(0, b""),
+        Stop(0, 0),
         Passed(0, m, 1 if m == 2 else 2, 1, b""),
         Report(0, m, 0.0),
         Complete(session=session, rounds=1, parameters={}, errors=[], certificates=[(0, 1.0, 1.0, 1.0)]),
@@ -80,7 +82,7 @@ def messages(m: int, session: int, how: How = "align") -> list[Anything]:
 def frame(message: Anything, m: int) -> bytes:
     if isinstance(message, Blinded | Gone | Matched):
         return encode_setup(message)
-    if isinstance(message, Embedding | Evaluation | Broadcast | Folded | Gradient | Passed | Report):
+    if isinstance(message, Embedding | Evaluation | Broadcast | Folded | Gradient | Stop | Passed | Report):
         return encode(message)
     return encode_control(message, m)
 
@@ -112,7 +114,7 @@ def test_both_ends_agree_in_every_phase_on_every_message(seat: Seat) -> None:
             with pytest.raises(RemoteProtocolError, match=rf"^peer: an unexpected {type(message).__name__} \("):
                 ends[1].take(message, "peer")
             assert [end.phase for end in ends] == [phase, phase]
-    assert seen.total() == len(Phase) * len(HOWS) * 2 * 20
+    assert seen.total() == len(Phase) * len(HOWS) * 2 * 21
     assert seen[True] > 60
 
 

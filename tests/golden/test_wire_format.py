@@ -36,6 +36,7 @@ from cvfl.wire import (
     Passed,
     Report,
     Spelling,
+    Stop,
     decode,
     decode_packet,
     decode_setup,
@@ -257,6 +258,7 @@ MESSAGES = {
     "Evaluation": lambda e: Evaluation(e["t0"], e["m"], packet_named(e.says["packet"])),
     "Gradient": lambda e: Gradient(e["t0"], packet_named(e.says["packet"])),
     "Sloped gradient": lambda e: Gradient(e["t0"], packet_named(e.says["packet"]), packet_named(e.says["weights"])),
+    "Stop": lambda e: Stop(e["t0"], e["best"]),
     "Folded": lambda e: Folded(
         e["t0"], packet_named(e.says["partial"]), tuple(packet_named(name) for name in e.says["model"].split(", "))
     ),

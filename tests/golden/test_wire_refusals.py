@@ -81,7 +81,7 @@ FRAMES = {
         *(FRAME[:-1], FRAME + b"\0", FRAME[:-3] + FRAME[-2:], FRAME[:-2] + b"\0" + FRAME[-2:]),
         *(edited(FRAME, at, b"\7") for at in range(1, len(FRAME))),
     ],
-    "F6": [at_start(FRAME, bytes([0x20 | kind])) for kind in (0, 5, 13, 14, 15)],
+    "F6": [at_start(FRAME, bytes([0x20 | kind])) for kind in (0, 5, 14, 15)],
     "F7": [edited(resealed(edited(frame, 1, b"\0")), 0, b"") for frame in (FRAME, PASSED, REPORT)]
     + [sealed(b"\x24\0\3" + body(golden("frame-evaluation")))],
     "F8": [
@@ -121,6 +121,7 @@ FRAMES = {
             body(REPORT) + b" " * (1 << 14),
         )
     ],
+    "F13": [with_body(golden("frame-stop"), inner) for inner in (b"", b"\x63\0", b"\x78", b"\xff\1")],
     "V1": [with_body(FOLDED, number + bytes(4)) for number in (b"\x81\x80\x80\x80\x80\0", b"\x81\0", b"\xff" * 5)]
     + [sealed(b"\x21\x81\0\3" + SCALAR), sealed(b"\x21\1\x83\0" + SCALAR), sealed(b"\x21\xff")],
 }

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cvfl.errors import RemoteProtocolError
 from cvfl.privacy.keys import SessionKey
 from cvfl.privacy.sealing import Sealing
-from cvfl.wire import Broadcast, Embedding, Evaluation, Folded, Gradient, Message, Passed, decode, encode
+from cvfl.wire import Broadcast, Embedding, Evaluation, Folded, Gradient, Message, Passed, Stop, decode, encode
 
 NAMES = ("hospital", "bank", "insurer")
 SECRET = b"nobody may read this of an embedding"
@@ -33,6 +33,7 @@ def from_holder(t0: int, packet: bytes) -> list[Message]:
         Gradient(t0, packet, b"weights"),
         Folded(t0, packet, (b"", packet)),
         Broadcast(t0, (packet,), ((2, packet),)),
+        Stop(t0, t0 // 2),
     ]
 
 

@@ -165,8 +165,8 @@ def calibrate(
     clock: Clock,
     on_round: Callable[[int], None] = lambda done: None,
 ) -> Calibration:
-    """Run the first `count` rounds of a configuration and evaluate at the end, after two epochs or more also halfway."""
-    # What is known of held-out rows is not sent again: an evaluation an epoch later tells what all later ones will cost.
+    """Run the first `count` rounds of a configuration, evaluate at the end, and of two epochs also halfway."""
+    # What is known of held-out rows is not sent again: an evaluation an epoch later tells what others will cost.
     epoch = -(-len(loaded.data.train_labels) // config.batch_size)
     every = count // 2 if count >= 2 * epoch else count
     recipe = recipe_for(config.model_copy(update={"evaluate_every": every}), loaded.data)

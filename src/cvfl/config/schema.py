@@ -169,6 +169,15 @@ class PrivacyConfig(Section):
         return self.aggregation == "secure"
 
 
+class StoppingConfig(Section):
+    """When a run ends before its last round, and that the models of its best evaluation are kept."""
+
+    patience: int | None = Field(default=None, ge=1, le=1000)
+    """Evaluations without improvement after which a run ends, with the models of the best one; off if not given."""
+    metric: str | None = None
+    """The metric of the validation rows that is to improve; the one that tables show if not given."""
+
+
 class NetworkConfig(Section):
     """How roles on several machines reach each other, and how patient they are. Not part of the terms of a run."""
 
@@ -243,6 +252,8 @@ class RunConfig(Section):
     """The model over all embeddings."""
     party: dict[str, PartyConfig] = Field(default_factory=dict)
     """One section for each party, by name: its table and where it differs from the others."""
+    stopping: StoppingConfig = StoppingConfig()
+    """When to end, and which round's models to keep."""
     privacy: PrivacyConfig = PrivacyConfig()
     """What roles learn of each other beyond the model."""
     network: NetworkConfig = NetworkConfig()

@@ -44,6 +44,7 @@ from cvfl.protocol import (
 )
 from cvfl.protocol.fusion import Foldable
 from cvfl.protocol.layers import initialised
+from cvfl.protocol.metrics import METRICS, headline
 from cvfl.protocol.recipe import MakeModel
 from cvfl.protocol.release import MakeRelease, Secret
 from cvfl.types import SERVER
@@ -168,6 +169,8 @@ def _plan(config: RunConfig, facts: Facts, loss: Loss, dtype: torch.dtype, sum_w
         algorithm=config.algorithm,
         sum_width=sum_width,
         secure=config.privacy.secure,
+        patience=config.stopping.patience or 0,
+        improving=_improving(config.stopping.metric, loss),
         cached=config.cached,
         evaluate_every=config.evaluate_every or epoch,
         validation_rows=validation_rows,
@@ -175,6 +178,13 @@ def _plan(config: RunConfig, facts: Facts, loss: Loss, dtype: torch.dtype, sum_w
         device=_device(config.device),
         clip=config.privacy.clip,
     )
+
+
+def _improving(metric: str | None, loss: Loss) -> str:
+    """The metric that a run is stopped by."""
+    if metric is not None and metric not in METRICS[loss]:
+        raise ConfigError(f"stopping.metric: there is no {metric!r} here{suggest(metric, METRICS[loss])}")
+    return metric or headline(loss)
 
 
 def party_maker(config: RunConfig, name: str, rows: Rows, categories: tuple[int, ...] = ()) -> MakeModel:

@@ -41,6 +41,7 @@ from cvfl.wire import (
     Passed,
     Report,
     Setup,
+    Stop,
 )
 from cvfl.wire.control import Begin, Complete, Control, End, Have, How, Recall, RowSecret, Settle, Settled
 from cvfl.wire.targets import Targets
@@ -76,7 +77,7 @@ TABLE: dict[tuple[Phase, type, Direction], Phase] = {
     (Phase.TOLD, Settled, UP): Phase.SETTLED,
     (Phase.SETTLED, Begin, DOWN): Phase.TRAINING,
     **{(Phase.TRAINING, kind, UP): Phase.TRAINING for kind in (Embedding, Evaluation, Passed, Report)},
-    **{(Phase.TRAINING, kind, DOWN): Phase.TRAINING for kind in (Broadcast, Folded, Gradient, Passed)},
+    **{(Phase.TRAINING, kind, DOWN): Phase.TRAINING for kind in (Broadcast, Folded, Gradient, Stop, Passed)},
     (Phase.TRAINING, Complete, UP): Phase.COMPLETE,
     (Phase.TRAINING, End, DOWN): Phase.ENDED,  # to a party that comes back when all is over
     (Phase.COMPLETE, End, DOWN): Phase.ENDED,

@@ -88,7 +88,7 @@ class PartyRole:
         self._facts: dict[str, Any] = {}
         self._errors: dict[int, Measured] = {}
         self._certificates: dict[int, Certificate] = {}
-        self._kept = -1
+        self._kept = (-1, False)
         self._row_secret, self._noise_secret = row_secret, None
         if noise_secret is not None:
             self._noise_secret = Secret(noise_secret, Released(folder / "released", rows.name).note)
@@ -218,12 +218,12 @@ class PartyRole:
         facts = read_facts(begin.facts)
         self.rows.check(facts, self.offer.width, self.offer.compressor)
         party = self.rows.machine(facts, self._secrets, self._noise_secret)
-        over = begin.t0 == party.plan.rounds
-        self._check(over or not self.rows.keyed or self._secrets is not None, "the keys of the parties are missing")
         if begin.t0 > 0:
             self._restore(party, begin.t0)
+        keyed = self.rows.keyed and not party.done
+        self._check(not keyed or self._secrets is not None, "the keys of the parties are missing")
         self._checkpoints.drop_after(begin.t0)
-        self.party, self._facts, self._kept = party, begin.facts, begin.t0
+        self.party, self._facts, self._kept = party, begin.facts, (begin.t0, party.done)
         if begin.t0 == 0:
             self._errors, self._certificates = {}, {}
         first = party.start()
@@ -249,13 +249,13 @@ class PartyRole:
     def _checkpoint(self, party: PartyMachine) -> None:
         """Keep the state every few rounds and at the end: once, before anything of it is told."""
         due = party.t0 % self.every == 0 or party.done
-        if due and party.settled and party.t0 != self._kept:
+        if due and party.settled and (party.t0, party.done) != self._kept:
             errors = {t0: astuple(error) for t0, error in self._errors.items() if t0 < party.t0}
             certificates = {t0: astuple(one) for t0, one in self._certificates.items()}
             noted = {"errors": errors, "certificates": certificates}
             # The last one twice: the others will not come back for it.
             self._checkpoints.save(party.t0, {"party": party.state_dict(), **noted}, twice=party.done)
-            self._kept = party.t0
+            self._kept = party.t0, party.done
 
     def _restore(self, party: PartyMachine, t0: int) -> None:
         state = self._checkpoints.load(t0)
@@ -273,7 +273,7 @@ class PartyRole:
     def _complete(self, party: PartyMachine) -> Complete:
         """What the record shows of this party: hashes of its models, its compression errors and its certificates."""
         hashes = {role: fingerprint(model) for role, model in party.models.items()}
-        errors = told_errors({t0: astuple(error) for t0, error in self._errors.items()})
+        errors = told_errors({t0: astuple(error) for t0, error in self._errors.items() if t0 < party.t0})
         certificates = told_certificates(self._certificates)
         return Complete(
             session=self._session, rounds=party.t0, parameters=hashes, errors=errors, certificates=certificates

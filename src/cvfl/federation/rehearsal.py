@@ -119,7 +119,7 @@ class Rehearsal:
         return Targets(0, LOSSES.index(data.loss), data.outputs, self.loaded.told, label_bytes(told))
 
     def _after(self, parameters: Mapping[str, str], history: Sequence[Mapping[str, Any]]) -> Said:
-        rounds = self._plan.rounds
+        rounds = len(history) if self._plan.patience else self._plan.rounds
         for m, name in self._parties:
             roles = (name, "server") if m == self.recipe.holder else (name,)
             hashes = {role: parameters[role] for role in roles}

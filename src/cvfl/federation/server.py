@@ -94,7 +94,7 @@ class ServerRole:
             self.left = {m: Complete(**left) for m, left in known["left"].items()}
             self.meter.before = {m: Traffic(*traffic) for m, traffic in known["before"].items()}
             self.told = set(known["told"])
-            self._end_again(known["facts"])
+            self._end_again(known["facts"], known["over"])
         else:
             self.rounds.belongs_to_nothing()
 
@@ -290,7 +290,8 @@ class ServerRole:
 
     def _has_completed(self, m: int, complete: Complete) -> Replies:
         assert self.rounds.server is not None  # since the rounds have begun
-        if complete.rounds != self.rounds.server.plan.rounds:
+        server = self.rounds.server
+        if complete.rounds != (server.t0 if server.done else server.plan.rounds):
             raise RemoteProtocolError(f"{self.names[m - 1]}: it is complete after round {complete.rounds}")
         if strange := complete.parameters.keys() - self.rows.models_at(m):
             raise RemoteProtocolError(f"{self.names[m - 1]}: a hash of the model of {min(strange)}")
@@ -323,14 +324,15 @@ class ServerRole:
         left = {m: complete.model_dump() for m, complete in self.left.items()}
         before = {m: astuple(traffic) for m, traffic in self.meter.before.items()}
         known = {"run": self._run, "labels": self.rows.state(), "aligned": aligned, "facts": self.facts}
-        self._setup.save(0, known | {"left": left, "told": sorted(self.told), "before": before})
+        server = self.rounds.server
+        over = server.t0 if server and server.done else None
+        self._setup.save(0, known | {"left": left, "told": sorted(self.told), "before": before, "over": over})
 
-    def _end_again(self, facts: dict[str, Any]) -> None:
+    def _end_again(self, facts: dict[str, Any], over: int | None) -> None:
         """The state after the last round is written when every party has its own: such a run is over."""
-        kept, server = self.rounds.kept(), self.rows.machine(facts)
-        if kept and kept[-1] == server.plan.rounds:
+        if over is not None and over in self.rounds.kept():
             self.facts, self.done = facts, True
-            self.rounds.go_back(server, kept[-1])
+            self.rounds.go_back(self.rows.machine(facts), over)
 
     def _farewell(self, m: int) -> Replies:
         """For a party that was away when the run ended: it has the last round, and hears that it was the last."""

@@ -145,7 +145,7 @@ class _Run:
         models = {"server": federation.server.model} | {party.holding.name: party.model for party in federation.parties}
         hashes = {role: fingerprint(model) for role, model in models.items()}
         seconds = sum(line["seconds"] for line in history)
-        if len(history) == federation.plan.rounds:
+        if federation.server.done:
             self._rehearsal.end(self._meter, hashes, history)
         summary = summarise(self._config, self._name, federation.recipe, history, self._meter, hashes, seconds)
         summary |= {

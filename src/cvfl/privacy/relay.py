@@ -4,6 +4,7 @@
     Embedding(t0)   sealed ──▶  passed on            ──▶      opened for the Server that runs here, beside its Party
                            ◀──  passed on            ◀──      Gradient(t0) for party j, sealed
     Evaluation(t0)  sealed ──▶  passed on            ──▶      opened
+                           ◀──  passed on            ◀──      Stop(t0), sealed, if the run is over
                                 the record           ◀──      Report(t0): loss, and metrics if it was evaluated
 
 Three machines stand where a Server and Parties do otherwise: `Relay` for the server, `Holder` for party k and
@@ -22,6 +23,7 @@ from cvfl.errors import LocalProtocolError, RemoteProtocolError
 from cvfl.privacy.keys import PairSecrets
 from cvfl.privacy.sealing import Sealing
 from cvfl.protocol import Certificate, Evaluated, Measured, Party, PartyMachine, Plan, Recipe, Server
+from cvfl.protocol.stopping import Stopping
 from cvfl.wire import Message, Passed, Report
 from cvfl.wire.message import EMBEDDING, EVALUATION
 
@@ -44,12 +46,15 @@ class Relay:
         self.t0, self.loss = 0, float("nan")
         self.evaluation: Evaluated | None = None
         self.models: dict[str, nn.Module] = {}
+        self._stopping = Stopping(plan.patience, plan.improving)
         self._passed: set[tuple[int, int, int, int]] = set()
+        self._held_back: list[tuple[int, Message]] = []
+        """Of the next round, for which there may be no need."""
 
     @property
     def done(self) -> bool:
-        """Whether all rounds are over and evaluated."""
-        return self.t0 == self.plan.rounds
+        """Whether all rounds are over and evaluated, or enough of them."""
+        return self.t0 == self.plan.rounds or (self.plan.patience > 0 and self._stopping.over)
 
     @property
     def awaited(self) -> set[int]:
@@ -65,16 +70,24 @@ class Relay:
     def receive(self, message: Message) -> list[tuple[int, Message]]:
         """Pass a sealed message on, once, or take note of the round that the label holder reports."""
         match message:
+            case Passed(t0) if t0 == self.t0 and self.done and self.plan.patience:
+                return []  # it was on its way when the run was found to be over
             case Passed(t0, m, to, kind) if self._passes(t0, m, to) and (t0, m, to, kind) not in self._passed:
                 self._passed.add((t0, m, to, kind))
+                if t0 > self.t0 and self.plan.patience and self.plan.evaluates_after(self.t0):
+                    self._held_back.append((to, message))
+                    return []
                 return [(to, message)]
             case Report(t0, m, loss, metrics) if t0 == self.t0 and m == self.holder and not self.done:
                 if (metrics is not None) != self.plan.evaluates_after(t0):
                     raise RemoteProtocolError(f"metrics of round {t0} that were not expected, or none")
-                self.evaluation = self.evaluation if metrics is None else _evaluated(t0, metrics)
+                if metrics is not None:
+                    self.evaluation = _evaluated(t0, metrics)
+                    self._stopping.see(t0, self.evaluation.validation)
                 self.t0, self.loss = t0 + 1, loss
                 self._passed = {passed for passed in self._passed if passed[0] > t0}
-                return []
+                held_back, self._held_back = self._held_back, []
+                return [] if self.done else held_back
         raise RemoteProtocolError(f"{type(message).__name__} of round {message.t0} in round {self.t0}")
 
     def _passes(self, t0: int, m: int, to: int) -> bool:
@@ -87,12 +100,14 @@ class Relay:
 
     def settled_state(self) -> dict[str, Any]:
         """The round, and what was reported of the last one."""
-        return {"t0": self.t0, "loss": self.loss, "evaluation": asdict(self.evaluation) if self.evaluation else None}
+        evaluation = asdict(self.evaluation) if self.evaluation else None
+        return {"t0": self.t0, "loss": self.loss, "evaluation": evaluation, "stopping": self._stopping.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where the state was taken."""
         self.t0, self.loss = state["t0"], state["loss"]
         self.evaluation = Evaluated(**state["evaluation"]) if state["evaluation"] else None
+        self._stopping.load_state_dict(state["stopping"])
 
 
 def _evaluated(t0: int, metrics: Mapping[str, Mapping[str, float]]) -> Evaluated:

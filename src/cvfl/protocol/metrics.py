@@ -12,6 +12,12 @@ from torch import Tensor
 from cvfl.protocol.losses import Loss
 
 BETTER_LOW = frozenset({"loss", "rmse"})
+METRICS = {
+    Loss.SQUARED: ("loss", "rmse"),
+    Loss.BINARY: ("loss", "accuracy", "f1", "roc_auc"),
+    Loss.MULTICLASS: ("loss", "accuracy", "f1", "top5", "roc_auc"),
+}
+"""What `evaluate` may find, by loss."""
 
 
 def evaluate(loss: Loss, outputs: Tensor, labels: Tensor) -> dict[str, float]:

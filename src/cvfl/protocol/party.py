@@ -2,6 +2,7 @@
 
     start()                    -> Embedding(0)
     receive(answer of t0)      -> [Evaluation(t0)] Embedding(t0 + 1)
+    receive(Stop(t0))          -> nothing: the model is that after the best round
 
 The server's answer is a Broadcast, a Folded or a Gradient, as `exchange.py` has it. No I/O, no clock, no thread. The
 state between any two messages is complete in `state_dict`.
@@ -24,7 +25,8 @@ from cvfl.protocol.layers import Forward
 from cvfl.protocol.plan import Plan
 from cvfl.protocol.release import EMBEDDING, EVALUATION, Clipped, Release
 from cvfl.protocol.rows import Holding
-from cvfl.wire import Embedding, Evaluation, Message
+from cvfl.protocol.stopping import Snapshots
+from cvfl.wire import Embedding, Evaluation, Message, Stop
 
 _EVALUATION_ROWS = 1024
 
@@ -47,6 +49,7 @@ class Party:
         self.exchange = exchange(plan, codecs, server_model.train().requires_grad_(False), m, holding.labels)
         self.optimizer = plan.optimizer.build(list(model.parameters()))
         self.t0 = 0
+        self._snapshots, self._stopped = Snapshots(model, plan.patience), False
         self.measured: Measured | None = None
         self.certified: Certificate | None = None
         """Of the message of the round that is over, where one is computed and an evaluation followed."""
@@ -59,8 +62,8 @@ class Party:
 
     @property
     def done(self) -> bool:
-        """Whether all rounds are over."""
-        return self.t0 == self.plan.rounds
+        """Whether all rounds are over; where a run may end before, the server has to say so."""
+        return self._stopped if self.plan.patience else self.t0 == self.plan.rounds
 
     @property
     def settled(self) -> bool:
@@ -74,10 +77,12 @@ class Party:
 
     def start(self) -> list[Message]:
         """The embedding of the next round: the first message, and the first after a restart."""
-        return [] if self.done else [self._embedding()]
+        return [] if self.done or self.t0 == self.plan.rounds else [self._embedding()]
 
     def receive(self, message: Message) -> list[Message]:
-        """Take this round's local steps and answer with the next round's embedding."""
+        """Take this round's local steps and answer with the next round's embedding; or end."""
+        if isinstance(message, Stop):
+            return self._stop(message)
         if self._h is None:
             raise LocalProtocolError(f"{self.holding.name}: start() comes before the first message")
         slope = self._slope(message)
@@ -90,8 +95,23 @@ class Party:
                 gradient, loss = slope.at(self._leaving(), 0)
             self.codec.observe(gradient, float(loss))
         self.t0, self._h, self._out, self._sent = self.t0 + 1, None, None, b""
-        replies: list[Message] = [self._evaluation(message.t0)] if self.plan.evaluates_after(message.t0) else []
-        return replies if self.done else [*replies, self._embedding()]
+        replies: list[Message] = []
+        if self.plan.evaluates_after(message.t0):
+            if self.plan.patience:
+                self._snapshots.take(message.t0)
+            replies.append(self._evaluation(message.t0))
+        return replies if self.t0 == self.plan.rounds else [*replies, self._embedding()]
+
+    def _stop(self, stop: Stop) -> list[Message]:
+        """The run is over with the last evaluation: go back to the best one."""
+        expected = self.plan.patience and stop.t0 == self.t0 - 1 and not self._stopped
+        if not expected or stop.best not in self._snapshots.kept:
+            raise RemoteProtocolError(
+                f"{self.holding.name}: round {stop.best} as the best one after round {stop.t0}, in round {self.t0}"
+            )
+        self._snapshots.back_to(stop.best)
+        self._stopped, self._h, self._out, self._sent = True, None, None, b""
+        return []
 
     def _slope(self, message: Message) -> Slope:
         """How the loss changes with h_m in this round, by what the server sent."""
@@ -206,17 +226,19 @@ class Party:
             "optimizer": self.optimizer.state_dict(),
             "codecs": self.exchange.state_dict(self.t0),
             "release": self.release.state_dict() if self.release else {},
+            "stopping": {"models": self._snapshots.kept, "over": self._stopped},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken; the next message may be the answer to the embedding then pending."""
         self.t0, self._out, self._sent = state["t0"], None, b""
+        self._snapshots.kept, self._stopped = dict(state["stopping"]["models"]), state["stopping"]["over"]
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.exchange.load_state_dict(state["codecs"])
         if self.release is not None:
             self.release.load_state_dict(state["release"])
-        if not self.done:
+        if not self.done and self.t0 < self.plan.rounds:
             self._h = self._forward()
             for key, statistic in self.model.named_buffers():
                 # The forward pass moved it a second time; its graph must not notice that it is put back.

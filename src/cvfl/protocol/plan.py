@@ -108,6 +108,9 @@ class Plan:
     cached: bool = False
     evaluate_every: int = 0
     validation_rows: int = 0
+    patience: int = 0
+    """Evaluations without an improvement of `improving` after which the run is over; 0: it has all its rounds."""
+    improving: str = ""
     dtype: torch.dtype = torch.float32
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     clip: float | None = None
@@ -119,6 +122,8 @@ class Plan:
             raise ConfigError("cached rows are for algorithm 1 with embeddings, or sums over the others, that are read")
         if self.secure and (self.folding or len(set(self.widths)) > 1 or self.M < 2):
             raise ConfigError("secure aggregation adds up embeddings of one width, of two parties or more, unfolded")
+        if self.patience and not self.validation_rows:
+            raise ConfigError("stopping needs validation rows; give data.validation_share")
         if not 1 <= self.batch_size <= self.rows:
             raise ConfigError(f"batch_size is {self.batch_size} but there are {self.rows} training rows")
 

@@ -2,7 +2,8 @@
 
 receive(Embedding(t0, m))  ->  nothing until all M are there, then one message a party, as `exchange.py` has it
 train()                    ->  the server's own Q local steps; call it when those replies are on their way
-receive(Evaluation(t0, m)) ->  nothing; when all M are there, `evaluation` holds the metrics
+receive(Evaluation(t0, m)) ->  nothing; when all M are there, `evaluation` holds the metrics, and if these say that
+                               the run is over, a Stop a party
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from cvfl.protocol.follow import Certificate
 from cvfl.protocol.fusion import joined
 from cvfl.protocol.metrics import evaluate
 from cvfl.protocol.plan import Plan
+from cvfl.protocol.stopping import Snapshots, Stopping
 from cvfl.types import SERVER
-from cvfl.wire import Bytes, Embedding, Evaluation, Message
+from cvfl.wire import Bytes, Embedding, Evaluation, Message, Stop
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class Server:
         self._embeddings: dict[int, Bytes] = {}
         self._evaluations: dict[int, Bytes] = {}
         self._seen = self._unseen()
+        self._stopping, self._snapshots = Stopping(plan.patience, plan.improving), Snapshots(model, 0)
+        self._stopped = False
 
     def _unseen(self) -> Tensor:
         """For every training row its outputs when last seen in training: none yet."""
@@ -82,8 +86,8 @@ class Server:
 
     @property
     def done(self) -> bool:
-        """Whether all rounds are over and evaluated."""
-        return self.t0 == self.plan.rounds and not self._awaits_evaluation()
+        """Whether all rounds are over and evaluated, or enough of them."""
+        return self._stopped or (self.t0 == self.plan.rounds and not self._awaits_evaluation())
 
     @property
     def settled(self) -> bool:
@@ -114,14 +118,17 @@ class Server:
     def receive(self, message: Message) -> Replies:
         """Take in a party's message; the replies are (party, message)."""
         match message:
+            case Embedding(t0) if t0 == self.t0 and self._stopped:
+                return []  # it was on its way when the run was found to be over
             case Embedding(t0, m, packet) if t0 == self.t0 and self._phi is None:
                 self._keep(self._embeddings, m, packet, message)
                 return self._answered() if len(self._embeddings) == self.plan.M else []
             case Evaluation(t0, m, packet) if t0 == self.t0 - 1 and self._awaits_evaluation():
                 self._keep(self._evaluations, m, packet, message)
-                if len(self._evaluations) == self.plan.M:
-                    self._evaluate(t0)
-                return []
+                if len(self._evaluations) < self.plan.M:
+                    return []
+                self._evaluate(t0)
+                return self._ended(t0) if self.plan.patience else []
         raise RemoteProtocolError(f"{type(message).__name__} of round {message.t0} in round {self.t0}")
 
     def _keep(self, inbox: dict[int, Bytes], m: int, packet: Bytes, message: Message) -> None:
@@ -143,6 +150,8 @@ class Server:
 
     def train(self) -> None:
         """Q steps of theta_0 on the stale, decompressed embeddings; Algorithm 2 took the first with its gradients."""
+        if self._stopped:
+            return
         if self._phi is None:
             raise LocalProtocolError("train() comes after a round's replies")
         phi = joined(self.model, self._phi)
@@ -208,6 +217,19 @@ class Server:
         validation, test = map(self._metrics, held_out, (self.labels.validation, self.labels.test))
         self.evaluation = Evaluated(t0, self._metrics(self._seen[seen], self.labels.train[seen]), validation, test)
 
+    def _ended(self, t0: int) -> Replies:
+        """The end, if this evaluation shows that nothing is to be gained any more, or was the last one."""
+        assert self.evaluation is not None
+        self._stopping.see(t0, self.evaluation.validation)
+        best = self._stopping.best
+        if best == t0:
+            self._snapshots.take(t0)
+        if not self._stopping.over and self.t0 < self.plan.rounds:
+            return []
+        self._snapshots.back_to(best)
+        self._stopped = True
+        return [(m, Stop(t0, best)) for m in range(1, self.plan.M + 1)]
+
     def _metrics(self, outputs: Tensor, labels: Tensor) -> dict[str, float]:
         return evaluate(self.plan.loss, outputs, labels) if len(labels) else {}
 
@@ -221,6 +243,7 @@ class Server:
             "seen": self._seen,
             "loss": self.loss,
             "evaluation": asdict(self.evaluation) if self.evaluation else None,
+            "stopping": {"rule": self._stopping.state_dict(), "models": self._snapshots.kept, "over": self._stopped},
             "phi": self._phi,
             "embeddings": {m: bytes(packet) for m, packet in self._embeddings.items()},
             "evaluations": {m: bytes(packet) for m, packet in self._evaluations.items()},
@@ -234,6 +257,8 @@ class Server:
         """Continue where `state_dict` was taken."""
         self.t0, self.loss = state["t0"], state["loss"]
         self.evaluation = Evaluated(**state["evaluation"]) if state["evaluation"] else None
+        self._stopping.load_state_dict(state["stopping"]["rule"])
+        self._snapshots.kept, self._stopped = dict(state["stopping"]["models"]), state["stopping"]["over"]
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.exchange.load_state_dict(state["codecs"])

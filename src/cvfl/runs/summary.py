@@ -10,6 +10,7 @@ from cvfl.config.schema import RunConfig
 from cvfl.privacy.account import account
 from cvfl.protocol import Recipe
 from cvfl.protocol.metrics import BETTER_LOW, headline
+from cvfl.protocol.stopping import Stopping
 from cvfl.runs.directory import PARTS, sent_by_party, versions
 from cvfl.runs.record import Best, CompressionError, Scores, Sent, SentInAll, Summary
 from cvfl.runtime import Meter
@@ -24,17 +25,25 @@ def summarise(
     parameters: Mapping[str, str],
     seconds: float,
 ) -> dict[str, Any]:
-    """The summary of a run as its file holds it; `parameters` are the hashes of its models by role."""
+    """The summary of a run as its file holds it; `parameters` are the hashes of its models by role.
+
+    Its metrics are those of the models that it leaves: after the last round, or the best one if it stops by itself.
+    """
     plan, metric, privacy = recipe.plan, headline(recipe.plan.loss), config.privacy
     evaluated = [line for line in history if "train" in line]
+    stopping = Stopping(plan.patience, plan.improving)
+    for line in evaluated:
+        stopping.see(line["round"], line.get("validation", {}))
+    over = len(history) == plan.rounds or (plan.patience > 0 and stopping.over)
+    kept = [line for line in evaluated if line["round"] == stopping.best] if over and plan.patience else evaluated
     sent = Sent.model_validate(meter.total())
     return Summary(
         name=name,
         seed=config.seed,
         rounds=len(history),
-        completed=len(history) == plan.rounds,
+        completed=over,
         metric=metric,
-        metrics=Scores(**_scores(evaluated[-1] if evaluated else {})),
+        metrics=Scores(**_scores(kept[-1] if kept else {})),
         best=_best(evaluated, metric),
         rows={"train": plan.rows, "validation": plan.validation_rows, "test": plan.test_rows},
         bytes=SentInAll(**dict(sent), total=sent.total, by_party=sent_by_party(meter.parties, recipe.names)),

@@ -70,9 +70,10 @@ class ServerRounds:
             raise LocalProtocolError("a message of a round, but no round goes on")
         self.meter.add(m, Direction.UP, frame)
         replies = self.server.receive(message)
+        frames = counted(self.meter, [(j, encode(reply)) for j, reply in replies])
         self._advance(self.server)
         self._pending = self._pending or bool(replies)
-        return counted(self.meter, [(j, encode(reply)) for j, reply in replies])
+        return frames
 
     def work(self) -> None:
         """The server's own steps, when the replies of the round are on their way."""
@@ -98,13 +99,15 @@ class ServerRounds:
         self._on_round(RoundReport(t0, server.loss, now - self._clock, evaluation, measured, certified))
         self._reported, self._clock = server.t0, now
         self.reached = max(self.reached, server.t0)
-        if server.t0 % self._every == 0 and server.t0 < server.plan.rounds:
+        if server.t0 % self._every == 0 and not server.done and server.t0 < server.plan.rounds:
             self.save(server)
 
 
 def between_rounds(server: ServerMachine, meter: Meter) -> dict[str, Any]:
     """The server before the round that comes next, and the bytes until then; messages of that round come again."""
-    sent = {m: astuple(traffic) for m, traffic in meter.rounds_through(server.t0 - 1).items()}
+    # What was on its way for the next round when the run was found to be over was sent in vain, but sent.
+    last = server.t0 if server.done else server.t0 - 1
+    sent = {m: astuple(traffic) for m, traffic in meter.rounds_through(last).items()}
     return {"server": server.settled_state(), "bytes": sent, "sent_again": meter.sent_again}
 
 

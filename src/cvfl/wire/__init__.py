@@ -11,6 +11,7 @@ from cvfl.wire.message import (
     Message,
     Passed,
     Report,
+    Stop,
     decode,
     encode,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "Report",
     "Setup",
     "Spelling",
+    "Stop",
     "decode",
     "decode_packet",
     "decode_setup",

@@ -5,7 +5,8 @@ party m                                     server
                            ◀──────────      Broadcast(t0)  Algorithm 1: C_0(theta_0) and the others' packets
                            ◀──────────      Folded(t0)     the same folded: the sum over the others, and own pieces
                            ◀──────────      Gradient(t0)   Algorithm 2: the loss's gradient in h_m, perhaps its slope
-   Evaluation(t0, m)       ──────────▶                     h_m of the test rows, not compressed
+   Evaluation(t0, m)       ──────────▶                     h_m of the held-out rows
+                           ◀──────────      Stop(t0)       the run is over; which evaluated round's models are kept
 
 When a party holds the labels, these messages go between it and the others, and the server cannot read them:
 
@@ -40,7 +41,7 @@ class Embedding:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Party m's exact embedding of the test rows after round t0."""
+    """Party m's embedding of the held-out rows after round t0."""
 
     t0: int
     m: int
@@ -79,6 +80,14 @@ class Gradient:
 
 
 @dataclass(frozen=True)
+class Stop:
+    """The run is over with the evaluation after round t0, and the models after round `best` are its outcome."""
+
+    t0: int
+    best: int
+
+
+@dataclass(frozen=True)
 class Passed:
     """A message of this kind from party m for party `to`, sealed; the server passes it on as it is."""
 
@@ -99,8 +108,8 @@ class Report:
     metrics: Mapping[str, Mapping[str, float]] | None = None
 
 
-Message = Embedding | Evaluation | Broadcast | Folded | Gradient | Passed | Report
-EMBEDDING, BROADCAST, GRADIENT, EVALUATION, FOLDED, PASSED, REPORT, SLOPED = 1, 2, 3, 4, 9, 10, 11, 12
+Message = Embedding | Evaluation | Broadcast | Folded | Gradient | Stop | Passed | Report
+EMBEDDING, BROADCAST, GRADIENT, EVALUATION, FOLDED, PASSED, REPORT, SLOPED, STOP = 1, 2, 3, 4, 9, 10, 11, 12, 13
 MAX_PACKETS = 1 << 12
 """Most packets of one message: an empty one takes a byte or two there, and a hundred times that in memory."""
 MAX_PARTY = (1 << 16) - 1
@@ -114,6 +123,7 @@ _KINDS: dict[type[Message], int] = {
     Gradient: GRADIENT,
     Evaluation: EVALUATION,
     Folded: FOLDED,
+    Stop: STOP,
     Passed: PASSED,
     Report: REPORT,
 }
@@ -151,6 +161,8 @@ def parts_of(message: Message) -> tuple[int, int, int, list[Bytes]]:
             sender, parts = SERVER, _listed([(SERVER, packet) for packet in model] + list(embeddings))
         case Folded(t0, partial, model):
             sender, parts = SERVER, _sized([partial, *model])
+        case Stop(t0, best):
+            sender, parts = SERVER, [varint(best)]
         case Passed(t0, sender, to, kind, data):
             parts = [varint(to) + bytes([kind]), data]
         case Report(t0, sender, loss, metrics):
@@ -192,8 +204,19 @@ def message_of(frame: Frame) -> Message:
             if len(weights) != 1 or not weights[0]:
                 raise DecodeError(f"a gradient with {len(weights)} packets of weights, not 1")
             return Gradient(t0, gradient, weights[0])
+        case 13:
+            return _stop(t0, body)
         case _:
             raise DecodeError(f"unknown message kind {kind}")
+
+
+def _stop(t0: int, body: memoryview) -> Stop:
+    reader = Reader(body)
+    best = reader.varint()
+    reader.finish()
+    if best > t0:
+        raise DecodeError(f"round {best} as the best one after round {t0}")
+    return Stop(t0, best)
 
 
 def _passed(t0: int, m: int, body: memoryview) -> Passed:

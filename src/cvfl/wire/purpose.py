@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from cvfl.wire.control import CONTROL, TARGETS
 from cvfl.wire.frame import Bytes, head_of, kind_of
-from cvfl.wire.message import BROADCAST, EMBEDDING, EVALUATION, FOLDED, GRADIENT, PASSED, REPORT, SLOPED
+from cvfl.wire.message import BROADCAST, EMBEDDING, EVALUATION, FOLDED, GRADIENT, PASSED, REPORT, SLOPED, STOP
 from cvfl.wire.setup import BLINDED, MATCHED
 from cvfl.wire.varint import read_varint
 
@@ -28,6 +28,7 @@ PURPOSES = {
     FOLDED: Purpose.TRAINING,
     REPORT: Purpose.TRAINING,
     EVALUATION: Purpose.EVALUATION,
+    STOP: Purpose.EVALUATION,
     BLINDED: Purpose.ALIGNMENT,
     MATCHED: Purpose.ALIGNMENT,
     CONTROL: Purpose.SETUP,
