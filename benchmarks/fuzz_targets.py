@@ -35,6 +35,7 @@ from cvfl.wire import (
     Message,
     Passed,
     Report,
+    Stop,
     decode,
     decode_packet,
     encode_packet,
@@ -113,7 +114,7 @@ def any_shape(data: bytes | memoryview) -> None:
 
 def wire(data: bytes) -> None:
     """The first byte says who reads the rest, the second as what: a packet, a frame, or the body of a frame."""
-    which, how, rest = data[0] % CHOICES, data[1] % 14, data[2:]
+    which, how, rest = data[0] % CHOICES, data[1] % 15, data[2:]
     if how == 0:
         open_packet(rest, which)
         return
@@ -132,7 +133,7 @@ def packets(message: Message) -> tuple[bytes | memoryview, ...]:
             return message.partial, *message.model
         case Gradient(packet=packet, weights=weights) if weights:
             return packet, weights
-        case Passed() | Report():
+        case Passed() | Report() | Stop():
             return ()
     return (message.packet,)
 

@@ -55,7 +55,7 @@ def test_the_summary_is_of_the_round_that_is_kept(tmp_path: Path) -> None:
     (line,) = [line for line in result.history if line["round"] == best]
     assert result.summary["completed"]
     assert result.summary["metrics"]["test"] == line["test"]
-    assert result.summary["best"]["round"] == best
+    assert result.summary["best"]["round"] == result.summary["kept"] == best
     assert result.history[-1]["test"] != line["test"]
 
 

@@ -86,6 +86,11 @@ def train(
         if log_json:
             return
         console.print(results_table([summary]), *noise_lines(summary), sep="\n")
+        if "kept" in summary:
+            told = (
+                f"ended after round {summary['rounds']}; models are those of round {summary['kept'] + 1}, the best on"
+            )
+            console.print(f"{told} validation rows", soft_wrap=True)
         console.print(f"{target}: summary.json, metrics.jsonl, report.html")
         if not summary["completed"]:
             console.print(

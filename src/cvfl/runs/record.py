@@ -132,7 +132,10 @@ class Round(Record):
 
 
 class Summary(Record):
-    """The figures that people quote of a run; `round_seconds` is only in published records, which have few rounds."""
+    """The figures that people quote of a run; `round_seconds` is only in published records, which have few rounds.
+
+    `kept` is the round whose models a run has left that may stop by itself.
+    """
 
     name: str
     seed: int
@@ -141,6 +144,7 @@ class Summary(Record):
     metric: str | None = None
     metrics: Scores
     best: Best | None = None
+    kept: int | None = None
     rows: dict[str, int] = {}
     sent: SentInAll = Field(alias="bytes")
     formula_bytes: Number | None = None

@@ -35,7 +35,8 @@ def summarise(
     for line in evaluated:
         stopping.see(line["round"], line.get("validation", {}))
     over = len(history) == plan.rounds or (plan.patience > 0 and stopping.over)
-    kept = [line for line in evaluated if line["round"] == stopping.best] if over and plan.patience else evaluated
+    kept = {"kept": stopping.best} if over and plan.patience else {}
+    left = [line for line in evaluated if not kept or line["round"] == stopping.best]
     sent = Sent.model_validate(meter.total())
     return Summary(
         name=name,
@@ -43,8 +44,9 @@ def summarise(
         rounds=len(history),
         completed=over,
         metric=metric,
-        metrics=Scores(**_scores(kept[-1] if kept else {})),
+        metrics=Scores(**_scores(left[-1] if left else {})),
         best=_best(evaluated, metric),
+        **kept,
         rows={"train": plan.rows, "validation": plan.validation_rows, "test": plan.test_rows},
         bytes=SentInAll(**dict(sent), total=sent.total, by_party=sent_by_party(meter.parties, recipe.names)),
         formula_bytes=formula_bytes(recipe, len(history)),
