@@ -52,6 +52,10 @@ NAMED: dict[str, dict[str, Any]] = {
     "topk": {"compressor": "topk:bits=4", "server_compressor": "topk:bits=16"},
     "schedule": {"compressor": "schedule(lattice:bits=3)", "server_model": {"name": "mlp", "hidden": [5]}},
     "adam": {"optimizer": {"name": "adam"}, "step_size": {"eta": 0.01}},
+    "adamw, cosine, clipped": {
+        "optimizer": {"name": "AdamW", "weight_decay": 0.1, "clip": 0.05},
+        "step_size": {"eta": 0.01, "schedule": "cosine", "warmup": 2},
+    },
     "momentum": {"optimizer": {"name": "sgd", "momentum": 0.9, "weight_decay": 0.01}},
     "algorithm 2": {"algorithm": 2, "local_iterations": 1, "gradient_compressor": "scalar:bits=8"},
     "algorithm 2, top-k, adam": {

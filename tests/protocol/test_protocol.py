@@ -216,10 +216,17 @@ def test_batches_cover_every_row_once_an_epoch_and_change_order() -> None:
         (StepSize(eta=0.4, schedule="milestones", milestones=(2, 5), factor=0.5), 1, 0.4),
         (StepSize(eta=0.4, schedule="milestones", milestones=(2, 5), factor=0.5), 2, 0.2),
         (StepSize(eta=0.4, schedule="milestones", milestones=(2, 5), factor=0.5), 9, 0.1),
+        (StepSize(eta=0.4, schedule="cosine"), 0, 0.4),
+        (StepSize(eta=0.4, schedule="cosine"), 10, 0.2),
+        (StepSize(eta=0.4, schedule="cosine"), 15, 0.4 * (1 - 0.5**0.5) / 2),
+        (StepSize(eta=0.4, warmup=3), 0, 0.1),
+        (StepSize(eta=0.4, warmup=3), 2, 0.3),
+        (StepSize(eta=0.4, warmup=3), 3, 0.4),
+        (StepSize(eta=0.4, schedule="cosine", warmup=39), 10, 0.2 * 11 / 40),
     ],
 )
 def test_step_sizes(step: StepSize, t0: int, expected: float) -> None:
-    assert step.at(t0, T=100) == pytest.approx(expected)
+    assert step.at(t0, R=20, Q=5) == pytest.approx(expected)
 
 
 def test_own_modules_as_party_and_server_models() -> None:

@@ -37,7 +37,7 @@ _READ = 256  # rows that are read together where rows are files
 class Still(StepSize):
     """No step at all: rounds are played, not trained."""
 
-    def at(self, t0: int, T: int) -> float:
+    def at(self, t0: int, R: int, Q: int) -> float:
         """Nothing moves."""
         return 0.0
 

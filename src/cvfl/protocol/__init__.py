@@ -6,8 +6,9 @@ from cvfl.protocol.follow import Certificate
 from cvfl.protocol.losses import Loss
 from cvfl.protocol.machines import PartyMachine, ServerMachine
 from cvfl.protocol.model_codec import ModelCodec
+from cvfl.protocol.optimizer import Optimizer, StepSize
 from cvfl.protocol.party import Party
-from cvfl.protocol.plan import Optimizer, Plan, StepSize
+from cvfl.protocol.plan import Plan
 from cvfl.protocol.recipe import Recipe
 from cvfl.protocol.rows import Augment, Holding, Rows
 from cvfl.protocol.server import Evaluated, Labels, Server

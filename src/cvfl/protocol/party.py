@@ -141,7 +141,7 @@ class Party:
             gradient, loss = slope.at(h, q)
             self.optimizer.zero_grad()
             h.backward(gradient)  # type: ignore[no-untyped-call]
-            self.optimizer.step()
+            self.plan.optimizer.step(self.optimizer)
         return gradient, loss
 
     def _learn(self, slope: Slope, h: Tensor) -> None:

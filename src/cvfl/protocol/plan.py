@@ -2,90 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal, Self
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from cvfl.errors import ConfigError
 from cvfl.protocol.losses import Loss
+from cvfl.protocol.optimizer import Optimizer, StepSize
 from cvfl.rng import BATCH, DRAW, LOCAL, stream
-from cvfl.types import Section
-
-
-class StepSize(Section):
-    """eta at round t0: `fixed`, `sqrt` (eta / sqrt(T)), `inverse` (eta / (t0 + 1)) or `milestones`.
-
-    Milestones are rounds from which on the step size is multiplied by `factor` once more.
-    """
-
-    eta: float = Field(gt=0)
-    """The step size, or what the schedule starts from."""
-    schedule: Literal["fixed", "sqrt", "inverse", "milestones"] = "fixed"
-    """How the step size changes: never, eta / sqrt(T), eta / (t0 + 1), or at milestones."""
-    milestones: tuple[int, ...] = ()
-    """Rounds from which on the step size is multiplied by `factor` once more."""
-    factor: float = Field(default=0.1, gt=0)
-    """What the step size is multiplied by at each milestone."""
-
-    @model_validator(mode="after")
-    def _has_milestones(self) -> Self:
-        if self.schedule == "milestones" and not self.milestones:
-            raise ValueError("step_size.schedule = 'milestones' needs step_size.milestones")
-        return self
-
-    def at(self, t0: int, T: int) -> float:
-        """The step size of round t0 in a run of T = R Q local iterations."""
-        match self.schedule:
-            case "fixed":
-                return self.eta
-            case "sqrt":
-                return self.eta / math.sqrt(T)
-            case "inverse":
-                return self.eta / (t0 + 1)
-            case "milestones":
-                return self.eta * self.factor ** sum(t0 >= milestone for milestone in self.milestones)
-
-
-class Optimizer(Section):
-    """How a gradient becomes a step: `sgd` as in the paper, with momentum if given, or `adam`."""
-
-    name: Literal["sgd", "adam"] = "sgd"
-    """How a gradient becomes a step; `sgd` is the paper's."""
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    """Momentum of `sgd`."""
-    weight_decay: float = Field(default=0.0, ge=0)
-    """How strongly weights are pulled towards zero."""
-
-    def build(self, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-        """A torch optimizer whose step size is set anew each round."""
-        _spare_the_compiler()
-        if self.name == "adam":
-            return _Adam(parameters, lr=0.0, weight_decay=self.weight_decay)
-        return _SGD(parameters, lr=0.0, momentum=self.momentum, weight_decay=self.weight_decay)
-
-
-class _Adam(torch.optim.Adam):
-    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
-
-
-class _SGD(torch.optim.SGD):
-    step = torch.no_grad()(inspect.unwrap(torch.optim.SGD.step))
-
-
-def _spare_the_compiler() -> None:
-    """Let optimizers do without torch's compiler: methods are wrapped for it, and would load it, for over a second."""
-    for method in vars(torch.optim.Optimizer).values():
-        within = getattr(method, "__wrapped__", None)
-        if within is not None and not hasattr(within, "__dynamo_disable"):
-            setattr(within, "__dynamo_disable", within)
 
 
 @dataclass(frozen=True)
@@ -182,7 +109,7 @@ class Plan:
 
     def eta(self, t0: int) -> float:
         """Step size of round t0."""
-        return self.step_size.at(t0, self.rounds * self.Q)
+        return self.step_size.at(t0, self.rounds, self.Q)
 
     def evaluates_after(self, t0: int) -> bool:
         """Whether the held-out rows are evaluated after round t0: every few rounds, and at the end."""

@@ -176,7 +176,7 @@ class Server:
             self._check_finite("the loss", loss)
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+        self.plan.optimizer.step(self.optimizer)
         if q == 0:
             self.loss = float(loss.detach())
             self._seen[rows] = outputs.detach()

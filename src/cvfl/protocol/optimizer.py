@@ -1,0 +1,112 @@
+"""Steps: how large they are at each round, and how a gradient becomes one."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, Self
+
+import torch
+from pydantic import Field, field_validator, model_validator
+from torch import nn
+
+from cvfl.errors import suggest
+from cvfl.types import Section
+
+
+class StepSize(Section):
+    """eta at round t0: `fixed`, `sqrt` (eta / sqrt(T)), `inverse` (eta / (t0 + 1)), `cosine` or `milestones`.
+
+    Milestones are rounds from which on the step size is multiplied by `factor` once more. With `cosine` it falls to
+    nothing at the last round, along half a wave.
+    """
+
+    eta: float = Field(gt=0)
+    """The step size, or what the schedule starts from."""
+    schedule: Literal["fixed", "sqrt", "inverse", "cosine", "milestones"] = "fixed"
+    """How the step size changes: never, eta / sqrt(T), eta / (t0 + 1), down to 0 along a cosine, or at milestones."""
+    milestones: tuple[int, ...] = ()
+    """Rounds from which on the step size is multiplied by `factor` once more."""
+    factor: float = Field(default=0.1, gt=0)
+    """What the step size is multiplied by at each milestone."""
+    warmup: int = Field(default=0, ge=0)
+    """Rounds at the beginning in which the step size grows evenly to what the schedule says."""
+
+    @model_validator(mode="after")
+    def _has_milestones(self) -> Self:
+        if self.schedule == "milestones" and not self.milestones:
+            raise ValueError("step_size.schedule = 'milestones' needs step_size.milestones")
+        return self
+
+    def at(self, t0: int, R: int, Q: int) -> float:
+        """The step size of round t0 in a run of R rounds of Q local iterations."""
+        return self._scheduled(t0, R, Q) * min(1.0, (t0 + 1) / (self.warmup + 1))
+
+    def _scheduled(self, t0: int, R: int, Q: int) -> float:
+        match self.schedule:
+            case "fixed":
+                return self.eta
+            case "sqrt":
+                return self.eta / math.sqrt(R * Q)
+            case "inverse":
+                return self.eta / (t0 + 1)
+            case "cosine":
+                return self.eta * (1 + math.cos(math.pi * t0 / R)) / 2
+            case "milestones":
+                return self.eta * self.factor ** sum(t0 >= milestone for milestone in self.milestones)
+
+
+class Optimizer(Section):
+    """How a gradient becomes a step: `sgd` as in the paper, `adam`, `adamw`, or another one of `torch.optim`."""
+
+    name: str = "sgd"
+    """How a gradient becomes a step: `sgd`, the paper's, `adam`, `adamw`, or any other name of torch.optim."""
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    """Momentum, of those that have it."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """How strongly weights are pulled towards zero."""
+    clip: float | None = Field(default=None, gt=0)
+    """The largest norm of a role's gradient; a longer one is shortened. Not at all if not given."""
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name.lower() not in (known := _optimizers()):
+            raise ValueError(f"there is no optimizer {name!r}{suggest(name.lower(), known)}")
+        return name.lower()
+
+    def build(self, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+        """A torch optimizer whose step size is set anew each round."""
+        kind = _optimizers()[self.name]
+        options: dict[str, Any] = {"lr": 0.0, "weight_decay": self.weight_decay}
+        if "momentum" in inspect.signature(kind).parameters:
+            options["momentum"] = self.momentum
+        return _uncompiled(kind)(parameters, **options)
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take a step along the gradients, shortened to `clip`."""
+        if self.clip is not None:
+            nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], self.clip)
+        optimizer.step()
+
+
+def _optimizers() -> dict[str, type[torch.optim.Optimizer]]:
+    """Those of torch that take plain steps at a step size that is given, of parameters of any shape."""
+    kinds = {name.lower(): kind for name, kind in vars(torch.optim).items() if inspect.isclass(kind)}
+    kinds.pop("muon", None)  # for matrices alone
+    wanted = {"lr", "weight_decay"}
+    return {
+        name: kind
+        for name, kind in kinds.items()
+        if issubclass(kind, torch.optim.Optimizer) and wanted <= inspect.signature(kind).parameters.keys()
+    }
+
+
+def _uncompiled(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+    """The same without torch's compiler: methods are wrapped for it, and would load it, for over a second."""
+    for method in vars(torch.optim.Optimizer).values():
+        within = getattr(method, "__wrapped__", None)
+        if within is not None and not hasattr(within, "__dynamo_disable"):
+            setattr(within, "__dynamo_disable", within)
+    return type(kind.__name__, (kind,), {"step": torch.no_grad()(inspect.unwrap(kind.step))})
