@@ -56,13 +56,13 @@ def forecast(seen: Calibration, plan: Plan, network: Network, falling: bool = Fa
     """The cost of a whole plan after its first rounds were seen; seconds are those of its rounds and evaluations."""
     R, Q = plan.rounds, plan.Q
     sent = theory.Traffic(run_bytes(seen.up, plan, falling), run_bytes(seen.down, plan, falling))
-    evaluation = seen.evaluation * evaluations(plan)
+    evaluation = seen.evaluation * plan.evaluations
     return Forecast(
         rounds=R,
         sent=sent,
         evaluation=evaluation,
         alignment=seen.alignment,
-        setup=seen.setup + seen.told * evaluations(plan),
+        setup=seen.setup + seen.told * plan.evaluations,
         compute=theory.latency(R, Q, seen.seconds / Q, 0.0),
         transfer=theory.transfer(theory.Traffic(sent.up + evaluation, sent.down), network.bandwidth),
         latency=theory.latency(R, Q, 0.0, 2 * network.latency),
@@ -89,14 +89,6 @@ def _bytes_at(place: int, seen: Sequence[int], plan: Plan) -> float:
     if at_place := seen[place :: plan.rounds_per_epoch]:
         return at_place[-1]
     return seen[-1] * min(plan.batch_size, plan.rows - place * plan.batch_size) / plan.batch_size
-
-
-def evaluations(plan: Plan) -> int:
-    """How often the held-out rows are evaluated in a run."""
-    if plan.held_out_rows == 0:
-        return 0
-    # The last round is evaluated whether or not its turn has come.
-    return plan.rounds // plan.evaluate_every + (plan.rounds % plan.evaluate_every > 0)
 
 
 def smoothed(losses: Sequence[float], window: int) -> list[float]:
