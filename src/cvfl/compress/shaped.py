@@ -147,7 +147,7 @@ class Shaped(Compressor):
         if self.agreed[0] >= _AGREES and abs(self.agreed[1]) <= _LONGER:
             self.ease = min(1.0, self.ease * 1.1)
         else:
-            self.ease, self.agreed = max(_FINEST, self.ease / 2), _AGREED
+            self.ease, self.agreed = max(_FINEST, min(1.0, self.least), self.ease / 2), _AGREED
 
     def loosen(self, least: float) -> None:
         """Take at least so much of the tolerance."""

@@ -316,7 +316,7 @@ def _bytes(text: str) -> int:
     """The bytes that a number and a unit say."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(B|kB|MB|GB)?", text.strip())
     if found is None:
-        raise ValueError(f"a number of bytes, or one with kB, MB or GB behind it, not {text!r}")
+        raise ValueError(f"budget: a number of bytes, or one with kB, MB or GB behind it, not {text!r}")
     return round(float(found[1]) * _UNITS[found[2] or "B"])
 
 

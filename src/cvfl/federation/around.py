@@ -6,7 +6,7 @@ also where none are shown, and for the alignment when an earlier one is reused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from cvfl.config.schema import RunConfig
@@ -22,7 +22,7 @@ _CERTIFICATE = 1_000
 _BLINDED, _SHORT = 64, 11  # bytes of an id at every step of its way round, and at its end
 
 
-def around(config: RunConfig, facts: Mapping[str, Any], ids: Sequence[int], evaluations: int) -> int:
+def around(config: RunConfig, facts: dict[str, Any], ids: Sequence[int], evaluations: int) -> int:
     """Bytes of set-up and alignment of a run with these facts, whose parties hold so many ids each."""
     names, terms = facts["names"], terms_of(config)
     M, tables = len(names), config.data.name is None
@@ -35,8 +35,9 @@ def around(config: RunConfig, facts: Mapping[str, Any], ids: Sequence[int], eval
     return total + sum(ids) * (_BLINDED * (M - 1) + _SHORT)
 
 
-def _targets(config: RunConfig, facts: Mapping[str, Any], M: int) -> int:
+def _targets(config: RunConfig, facts: dict[str, Any], M: int) -> int:
     """What rows are for, in two bits at most, and labels: from their holder to the server, and to all others."""
     quantity = 64 if config.precision == "float64" else 32
     label = quantity if facts["loss"] == Loss.SQUARED else max(1, int(facts["outputs"]) - 1).bit_length()
-    return M * (sum(facts["rows"]) * (1 + label) // 8 + 100)
+    rows: int = sum(facts["rows"])
+    return M * (rows * (1 + label) // 8 + 100)
