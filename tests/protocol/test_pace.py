@@ -9,7 +9,7 @@ import pytest
 from cvfl.errors import ConfigError, DecodeError
 from cvfl.protocol import Loss, Plan, StepSize
 from cvfl.protocol.pace import HIGHEST, Pace, least_ease, split_level, with_level
-from cvfl.wire import Embedding, Evaluation, Folded, decode, encode
+from cvfl.wire import Broadcast, Embedding, Evaluation, Folded, decode, encode
 
 PLAN = Plan(
     seed=1,
@@ -108,6 +108,8 @@ def test_a_level_travels_behind_the_model_as_one_byte() -> None:
     assert split_level(told.model, 1) == ((b"piece",), 17)
     assert split_level(bare.model, 1) == ((b"piece",), None)
     assert len(encode(with_level(bare, 17))) == len(encode(bare)) + 2
+    assert encode(with_level(Folded(3, b"sum", ()), 17)).hex(" ")[:-6] == "29 03 02 03 73 75 6d 11"
+    assert encode(with_level(Broadcast(3, (), ((2, b"h"),)), 17)).hex(" ")[:-6] == "22 03 02 00 01 11 02 68"
 
 
 @pytest.mark.parametrize("packet", [b"", b"\x01\x02", bytes([HIGHEST + 1])])

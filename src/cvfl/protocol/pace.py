@@ -84,7 +84,8 @@ class Pace:
         """What the rest of the run takes at this level, beside its frames."""
         plan, due = self._plan, self._due(t0)
         training = self._round * (plan.rounds - t0 - 0.5) * _later(plan.rounds_per_epoch + t0, plan.rounds)
-        held_out = self._evaluation * due * _later(max(1, plan.evaluations - due), plan.evaluations) ** 2
+        shrink = _later(max(1, plan.evaluations - due), plan.evaluations)
+        held_out = self._evaluation * due * shrink * shrink  # they shrink faster
         return training * _falls(level) + held_out * _falls(level - _FROM)
 
     def answered(self, t0: int, answers: Iterable[Message]) -> None:
