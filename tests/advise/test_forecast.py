@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cvfl.advise.forecast import Network, evaluations, forecast, rounds_to, run_bytes, smoothed
+from cvfl.advise.forecast import Network, forecast, rounds_to, run_bytes, smoothed
 from cvfl.advise.trials import Calibration
 from cvfl.protocol import Loss, Plan, StepSize
 
@@ -50,8 +50,8 @@ def test_bytes_that_depend_on_the_batch_alone_are_exact_after_one_epoch(rows, ba
 @pytest.mark.parametrize("every", [1, 2, 5, 20])
 def test_evaluations_are_those_of_the_plan(rounds, every):
     plan = replace(PLAN, rounds=rounds, evaluate_every=every)
-    assert evaluations(plan) == sum(plan.evaluates_after(t0) for t0 in range(rounds))
-    assert evaluations(replace(plan, test_rows=0)) == 0
+    assert plan.evaluations == sum(plan.evaluates_after(t0) for t0 in range(rounds))
+    assert replace(plan, test_rows=0).evaluations == 0
 
 
 def test_seconds_by_hand():

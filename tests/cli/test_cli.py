@@ -76,6 +76,19 @@ def test_train_leaves_a_complete_run_directory(config: Path, tmp_path: Path) -> 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "small.toml"]
 
 
+def test_a_run_with_a_budget_says_how_much_of_it_was_sent(config: Path, tmp_path: Path) -> None:
+    auto = ("--set", "compressor=auto", "--set", "server_compressor=auto")
+    code, output = call("train", config, *auto, "--set", "budget=1 MB", "--out", tmp_path / "run")
+    assert code == 0, output
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["config"]["budget"] == 1_000_000
+    share = f"{summary['bytes']['total'] / 1e6:.0%}"
+    assert f"budget 1.00 MB: {share} of it sent, more was not needed" in output
+    code, output = call("train", config, *auto, "--set", "budget=2kB", "--out", tmp_path / "other")
+    assert (code, output.count("\n")) == (2, 1)
+    assert "budget: 2,000 bytes, but 6 rounds" in output
+
+
 def test_one_seed_gives_one_set_of_parameters(config: Path, tmp_path: Path) -> None:
     for name, seed in (("a", 5), ("b", 5), ("c", 6)):
         assert call("train", config, "--out", tmp_path / name, "--set", f"seed={seed}")[0] == 0

@@ -157,3 +157,16 @@ def test_what_is_fixed_and_what_failed_is_said(folder: Path) -> None:
     assert "Q stays 4: step_size.schedule = 'sqrt' goes by rounds" in output
     assert "one compressor for all: the one of party.bank is not kept" in output
     assert "scalar:bits=2,low=-0.01,high=0.01, Q = 4: hospital, round 0: the embedding spans" in output
+
+
+def test_a_budget_is_no_part_of_the_trials(folder: Path) -> None:
+    """What is needed without one is what is asked; a recommendation that could not keep it is written without it."""
+    (folder / "digits.toml").write_text('budget = "0.5 MB"\n' + DIGITS.replace("lattice:bits=2", "auto"))
+    few = ("--local", "4", "--epochs", "1", "--bandwidth", 1)
+    code, said = cvfl("plan", "digits.toml", "--compressor", "auto", *few, "--out", "auto.toml")
+    assert code == 0
+    assert "budget 0.50 MB: tried without it; a run with auto keeps it, others cannot" in said
+    assert tomllib.loads((folder / "auto.toml").read_text())["budget"] == "0.5 MB"
+    code, said = cvfl("plan", "digits.toml", "--compressor", "scalar:bits=4", *few, "--out", "scalar.toml")
+    assert code == 0
+    assert "budget" not in tomllib.loads((folder / "scalar.toml").read_text())

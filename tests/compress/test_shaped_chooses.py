@@ -56,6 +56,23 @@ def test_a_basis_travels_when_it_is_new():
     assert set(planes) == {1, 3}
 
 
+def test_a_budget_takes_its_share_of_the_tolerance_whatever_the_certificate_asks():
+    h, sizes = numbers(60, 6), []
+    for least in (0.0, 0.25, 1.0, 16.0):
+        sender = Shaped(fading=0)
+        sender.observe(gradients(60, 6, 0.2), 0.5, h)
+        sender.loosen(least)
+        for _ in range(10):
+            sender.certify(1.0, 0.4, 1.0)  # a cosine of 0.4
+        assert sender.ease == max(2.0**-10, min(1.0, least))
+        sizes.append(int(sender.compress(h, CONTEXT).planes[0].symbols.float().sum()))
+        again = Shaped(fading=0)
+        again.load_state_dict(sender.state_dict())
+        assert (again.least, again.ease) == (least, sender.ease)
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] > 1.5 * sizes[1] > 2 * sizes[2] > 4 * sizes[3]
+
+
 def told_anew(slope_of_second: float) -> list[int]:
     """Rounds from 20 on with a new basis when from then on a second direction is sent, of this slope to the loss."""
     sender, receiver = Shaped(1e-3, fading=0), Shaped(1e-3, fading=0)

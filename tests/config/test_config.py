@@ -46,6 +46,20 @@ GOOD = {"data": {"name": "digits"}, "step_size": {"eta": 0.1}, "rounds": 3}
         ({"rounds": 0}, "rounds: input should be greater than or equal to 1, not 0"),
         ({"rounds": "many"}, "rounds: input should be a valid integer"),
         ({"step_size": {"eta": 0.1, "schedule": "milestones"}}, "needs step_size.milestones"),
+        ({"budget": "2 Mb"}, "budget: a number of bytes, or one with kB, MB or GB behind it, not '2 Mb'"),
+        ({"budget": "MB"}, "budget: a number of bytes, or one with kB, MB or GB behind it, not 'MB'"),
+        ({"budget": 0}, "budget: input should be greater than or equal to 1, not 0"),
+        ({"budget": "1 MB", "compressor": "scalar:bits=2"}, "budget needs a compressor that can adapt, 'auto' or one"),
+        (
+            {"budget": "1 MB", "party": {"bank": {"compressor": "topk:bits=2"}}},
+            "'auto' or one around 'shaped'; party.bank.compressor is none",
+        ),
+        ({"budget": "1 MB", "algorithm": 2, "local_iterations": 1}, "budget is for algorithm 1 with embeddings"),
+        ({"budget": "1 MB", "privacy": {"labels": "server"}}, "budget is for algorithm 1 with embeddings"),
+        (
+            {"budget": "1 MB", "privacy": {"aggregation": "secure"}, "server_model": {"name": "sum"}},
+            "budget is for algorithm 1 with embeddings that are read",
+        ),
         ({"loss": "hinge"}, "loss: input should be 'binary', 'multiclass' or 'squared', not 'hinge'"),
     ],
 )
@@ -54,6 +68,20 @@ def test_each_mistake_gets_one_line_that_names_the_key(change: dict[str, object]
         parse_config(GOOD | change)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("budget", "bytes_"),
+    [(1500, 1500), ("1500", 1500), ("700 B", 700), ("1.5 kB", 1500), ("2MB", 2_000_000), (" 0.25 GB ", 250_000_000)],
+)
+def test_a_budget_is_a_number_of_bytes_with_or_without_a_unit(budget: int | str, bytes_: int) -> None:
+    assert parse_config(GOOD | {"budget": budget}).budget == bytes_
+
+
+def test_a_budget_is_a_term_of_the_run_where_there_is_one() -> None:
+    """Without one terms are those of earlier versions, whose runs go on."""
+    assert "budget" not in terms_of(config())
+    assert terms_of(parse_config(GOOD | {"budget": "1 MB"}))["budget"] == 1_000_000
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,9 @@ NAMED: dict[str, dict[str, Any]] = {
     | {"local_rows": "cached", "data": {"name": "wine", "parties": 3}, "local_iterations": 4, "rounds": 9},
     "auto, sum": AUTO | {"server_model": {"name": "sum", "hidden": [5]}, "precision": "float64"},
     "auto, attention": AUTO | {"server_model": {"name": "attention", "hidden": [4]}},
+    "auto, budget": AUTO | {"data": {"name": "wine", "parties": 3}, "rounds": 12, "budget": "10.5 kB"},
+    "auto, attention, budget": AUTO
+    | {"server_model": {"name": "attention", "hidden": [4]}, "rounds": 16, "budget": 8000},
     "auto, algorithm 2": AUTO | {"algorithm": 2, "local_iterations": 1},
     "auto, one party": AUTO | {"data": {"name": "wine", "parties": 1, "test_share": 0.0}},
     "private labels": {"privacy": {"labels": "server"}, "local_iterations": 3, "gradient_compressor": "auto"},

@@ -29,6 +29,7 @@ TABLES: dict[str, dict[str, Any]] = {
     "private, stratified": {"data": {"stratify": True, "validation_share": 0.2, "test_share": 0.2}},
     "private, algorithm 2": {"algorithm": 2, "local_iterations": 1},
     "private, auto": AUTO | {"data": {"validation_share": 0.2}, "batch_size": 16},
+    "private, budget": AUTO | {"rounds": 12, "batch_size": 16, "budget": 23_300},
     "embedded categories": {"data": {"prepare": {"categories": "embedding", "rare": 0.0}}},
     "aligned": {"data": {"alignment": "aligned", "validation_share": 0.2}},
     "aligned, stratified": {"data": {"alignment": "aligned", "stratify": True}},
@@ -54,6 +55,7 @@ def test_named_data(case: str, tmp_path: Path) -> None:
         "batch norm and dropout",
         "feedback",
         "auto",
+        "auto, budget",
         "cached rows, auto",
         *PRIVATE,
     ],
@@ -130,7 +132,7 @@ def test_a_quantity_travels_as_the_run_computes_with_it(precision: str, size: in
     assert 90 * size < len(targets) < 90 * size + 40
 
 
-@pytest.mark.parametrize("case", ["private, stratified", "aligned"])
+@pytest.mark.parametrize("case", ["private, stratified", "private, budget", "aligned"])
 def test_own_tables_by_grpc(case: str, tmp_path: Path) -> None:
     config = own_tables(tmp_path, case)
     with threads(config, tmp_path) as federation:

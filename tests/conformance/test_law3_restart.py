@@ -105,6 +105,8 @@ RESTLESS: dict[str, dict[str, Any]] = {
     "feedback": NAMED["feedback"] | {"every": 3},
     "feedback, algorithm 2": NAMED["feedback, algorithm 2"] | {"every": 3},
     "auto": NAMED["auto"] | {"every": 3},
+    "auto, budget": NAMED["auto, budget"] | {"every": 3},
+    "auto, attention, budget": NAMED["auto, attention, budget"] | {"every": 3},
     "cached rows": NAMED["cached rows"] | {"every": 3},
     "cached rows, auto": NAMED["cached rows, auto"] | {"every": 3},
     "auto, attention, a checkpoint a round": NAMED["auto, attention"] | {"every": 1},

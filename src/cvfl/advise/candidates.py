@@ -51,7 +51,9 @@ class Setting:
 
     def keys(self, config: RunConfig) -> dict[str, Any]:
         """The keys that make a configuration this setting; with `none` nothing at all is compressed."""
-        keys = {"compressor": self.candidate.compressor, "local_iterations": self.Q}
+        keys: dict[str, Any] = {"compressor": self.candidate.compressor, "local_iterations": self.Q}
+        if config.budget is not None and not build(self.candidate.compressor).follows:
+            keys["budget"] = None
         if self.candidate == NONE:
             replies = dict.fromkeys(("server_compressor", "gradient_compressor", "partial_compressor"), "identity")
             return keys | replies | {"folding": False}
@@ -62,9 +64,10 @@ class Setting:
         return keys
 
     def of(self, config: RunConfig, rounds: int) -> RunConfig:
-        """A run of this setting, at all parties."""
+        """A run of this setting, at all parties, without a budget: how much it needs is what is asked."""
         party = {name: section.model_copy(update={"compressor": None}) for name, section in config.party.items()}
-        return config.model_copy(update=self.keys(config) | {"party": party, "rounds": rounds, "epochs": None})
+        length = {"rounds": rounds, "epochs": None, "budget": None}
+        return config.model_copy(update=self.keys(config) | {"party": party} | length)
 
 
 def settings(config: RunConfig, candidates: Sequence[Candidate], local: Sequence[int]) -> list[Setting]:

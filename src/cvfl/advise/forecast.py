@@ -56,13 +56,13 @@ def forecast(seen: Calibration, plan: Plan, network: Network, falling: bool = Fa
     """The cost of a whole plan after its first rounds were seen; seconds are those of its rounds and evaluations."""
     R, Q = plan.rounds, plan.Q
     sent = theory.Traffic(run_bytes(seen.up, plan, falling), run_bytes(seen.down, plan, falling))
-    evaluation = _evaluation_bytes(seen.evaluations, evaluations(plan))
+    evaluation = _evaluation_bytes(seen.evaluations, plan.evaluations)
     return Forecast(
         rounds=R,
         sent=sent,
         evaluation=evaluation,
         alignment=seen.alignment,
-        setup=seen.setup + seen.told * evaluations(plan),
+        setup=seen.setup + seen.told * plan.evaluations,
         compute=theory.latency(R, Q, seen.seconds / Q, 0.0),
         transfer=theory.transfer(theory.Traffic(sent.up + evaluation, sent.down), network.bandwidth),
         latency=theory.latency(R, Q, 0.0, 2 * network.latency),
@@ -94,14 +94,6 @@ def _bytes_at(place: int, seen: Sequence[int], plan: Plan) -> float:
 def _evaluation_bytes(seen: Sequence[int], count: int) -> int:
     """Bytes of so many evaluations, of which the first ones were seen: later ones are like the last one seen."""
     return sum(seen[:count]) + max(0, count - len(seen)) * (seen[-1] if seen else 0)
-
-
-def evaluations(plan: Plan) -> int:
-    """How often the held-out rows are evaluated in a run."""
-    if plan.held_out_rows == 0:
-        return 0
-    # The last round is evaluated whether or not its turn has come.
-    return plan.rounds // plan.evaluate_every + (plan.rounds % plan.evaluate_every > 0)
 
 
 def smoothed(losses: Sequence[float], window: int) -> list[float]:

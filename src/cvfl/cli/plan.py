@@ -143,6 +143,8 @@ def _notes(advice: Advice, config: RunConfig) -> Iterator[str]:
         yield f"Q stays {config.local_iterations}: {why}"
     if own := [name for name, party in config.party.items() if party.compressor]:
         yield f"one compressor for all: the one of party.{own[0]} is not kept"
+    if config.budget is not None:
+        yield f"budget {brief(config.budget / MB)} MB: tried without it; a run with auto keeps it, others cannot"
     without = {row.setting.Q for row in advice.rows if row.forecast is None and row.setting.candidate == NONE}
     for Q in sorted({setting.Q for setting in advice.skipped} - without):
         yield f"Q = {Q}: slower even if bytes took no time, so no compressor was tried"

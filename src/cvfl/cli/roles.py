@@ -13,7 +13,7 @@ from rich.console import Console
 from cvfl.cli.align import alignment_line
 from cvfl.cli.errors import extra, one_line
 from cvfl.cli.observers import observed
-from cvfl.cli.tables import noise_lines, results_table
+from cvfl.cli.tables import budget_lines, noise_lines, results_table
 from cvfl.cli.train import free_path
 from cvfl.config.files import load_config
 from cvfl.config.schema import RunConfig
@@ -88,7 +88,8 @@ def server(
     if not log_json:
         if run.role.aligned:
             console.print(alignment_line(run.role.aligned))
-        console.print(results_table([result.summary]), *noise_lines(result.summary), sep="\n")
+        summary = result.summary
+        console.print(results_table([summary]), *budget_lines(summary), *noise_lines(summary), sep="\n")
 
 
 def party(

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from cvfl.report.format import MB, digits
+from cvfl.report.format import MB, brief, digits
 from cvfl.runs.record import Summary
 
 
@@ -46,6 +46,15 @@ def results_table(summaries: Sequence[dict[str, Any]]) -> Table:
             one(run.seconds),
         )
     return table
+
+
+def budget_lines(summary: dict[str, Any]) -> list[str]:
+    """How much of its budget a run has sent, if it had one; less than nearly all of it is all that it needed."""
+    budget, sent = summary["config"].get("budget"), Summary.model_validate(summary).sent.total
+    if budget is None:
+        return []
+    needed = ", more was not needed" if summary["completed"] and sent < 0.95 * budget else ""
+    return [f"budget {brief(budget / MB)} MB: {sent / budget:.0%} of it sent{needed}"]
 
 
 def noise_lines(summary: dict[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ from rich.console import Console
 from cvfl.cli.align import alignment_line
 from cvfl.cli.errors import one_line
 from cvfl.cli.observers import observed, replay
-from cvfl.cli.tables import noise_lines, results_table
+from cvfl.cli.tables import budget_lines, noise_lines, results_table
 from cvfl.config.files import load_config
 from cvfl.errors import ConfigError
 from cvfl.federation.keeping import alignment_folder
@@ -85,7 +85,7 @@ def train(
                     summary = train_grpc(config, change or [], target, partial(replay, seen), emulate_latency)
         if log_json:
             return
-        console.print(results_table([summary]), *noise_lines(summary), sep="\n")
+        console.print(results_table([summary]), *budget_lines(summary), *noise_lines(summary), sep="\n")
         if "kept" in summary:
             told = (
                 f"ended after round {summary['rounds']}; models are those of round {summary['kept'] + 1}, the best on"

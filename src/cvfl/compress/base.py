@@ -109,6 +109,13 @@ class Compressor(ABC):
         """
         return
 
+    def loosen(self, least: float) -> None:
+        """Keep at least this share of the tolerance whatever `certify` says, for one that follows the loss.
+
+        A budget asks for it; more than 1 is more than the tolerance, and 0 is what there is without one.
+        """
+        return
+
     def settle(self, packet: Packet, decoded: Tensor, context: Context) -> None:
         """Learn from a packet that all receivers have, the same at every end; most compressors need not."""
         return
@@ -149,6 +156,10 @@ class Wrapper(Compressor):
     def certify(self, exact: float, across: float, caused: float) -> None:
         """Pass on to the compressor inside."""
         self.inner.certify(exact, across, caused)
+
+    def loosen(self, least: float) -> None:
+        """Pass on to the compressor inside."""
+        self.inner.loosen(least)
 
 
 def checked_bits(bits: int) -> int:

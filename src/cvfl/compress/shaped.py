@@ -74,7 +74,7 @@ class Shaped(Compressor):
     def _forget(self) -> None:
         self.basis, self.age, self.epochs = NOTHING, 0, 0.0
         self.curvature, self.moments = Moments(), Moments()
-        self.aim, self.ease, self.told = 0.0, 1.0, 0
+        self.aim, self.ease, self.least, self.told = 0.0, 1.0, 0.0, 0
         self.missed = self.would_miss = 0.0
         self.agreed: tuple[float, ...] = _AGREED
         self._seen: View | None = None
@@ -153,7 +153,11 @@ class Shaped(Compressor):
         if self.agreed[0] >= _AGREES and abs(self.agreed[1]) <= _LONGER:
             self.ease = min(1.0, self.ease * 1.1)
         else:
-            self.ease, self.agreed = max(_FINEST, self.ease / 2), _AGREED
+            self.ease, self.agreed = max(_FINEST, min(1.0, self.least), self.ease / 2), _AGREED
+
+    def loosen(self, least: float) -> None:
+        """Take at least so much of the tolerance."""
+        self.least = least
 
     def state_dict(self) -> dict[str, Tensor]:
         """The basis that both ends have, and what the sender learned."""
@@ -164,6 +168,8 @@ class Shaped(Compressor):
             "cells": torch.tensor(self.basis.cells, dtype=torch.int32),
             "numbers": torch.tensor(numbers, dtype=torch.float64),
         }
+        if self.least:
+            state["least"] = torch.tensor(self.least, dtype=torch.float64)
         learnt = {"curvature": self.curvature.kept, "moments": self.moments.kept}
         return state | {key: value for key, value in learnt.items() if value is not None}
 
@@ -175,6 +181,7 @@ class Shaped(Compressor):
             self.aim, self.ease, *numbers = state["numbers"].tolist()
             self.missed, self.would_miss, self.epochs, age, told, *agreed = numbers
             self.age, self.told, self.agreed = int(age), int(told), tuple(agreed)
+            self.least = float(state["least"]) if "least" in state else 0.0
             self.curvature, self.moments = (
                 Moments(state[key].clone() if key in state else None) for key in ("curvature", "moments")
             )
@@ -205,7 +212,7 @@ class Shaped(Compressor):
 
     def _fitting(self, view: View) -> Basis:
         """The basis that both ends have, the same with other steps, or a new one."""
-        share = self.tolerance * self.ease / (1 + self.epochs) ** self.fading
+        share = self.tolerance * max(self.ease, self.least) / (1 + self.epochs) ** self.fading
         # Of what is at stake, or of a quarter of what is sent if that is more, as long as nothing is learned yet.
         aim, finest = share * max(self.aim, view.missed(NOTHING) / 4), math.sqrt(3 * share)
         if self._outdated(view, aim):

@@ -68,6 +68,11 @@ def _without_limits(config: RunConfig) -> str | None:
     return None
 
 
+def _rigid(config: RunConfig) -> str | None:
+    """The key of a compressor whose messages cannot become coarser as a run goes on."""
+    return next((key for key, spec in _compressors(config) if not build(spec).follows), None)
+
+
 _RULES: tuple[tuple[Callable[[RunConfig], object], str], ...] = (
     (
         lambda c: _private(c) and c.algorithm == 1,
@@ -112,6 +117,15 @@ _RULES: tuple[tuple[Callable[[RunConfig], object], str], ...] = (
         f"{{}}: secure aggregation needs a grid that all parties have, such as {GRID!r}",
     ),
     (lambda c: c.privacy.noise is not None and _without_limits(c), "{}"),
+    (
+        lambda c: c.budget is not None and (c.algorithm == 2 or _secure(c)),
+        "budget is for algorithm 1 with embeddings that are read: what algorithm 2 or secure aggregation sends cannot "
+        "be made coarser",
+    ),
+    (
+        lambda c: c.budget is not None and _rigid(c),
+        "budget needs a compressor that can adapt, 'auto' or one around 'shaped'; {} is none",
+    ),
 )
 
 

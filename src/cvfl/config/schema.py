@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_serializer, model_validator
+from pydantic import Field, field_serializer, field_validator, model_validator
 
 from cvfl.compress import build
 from cvfl.data.sets.catalogue import NamedSet
@@ -21,6 +21,9 @@ from cvfl.types import Section
 
 GRID = "scalar:bits=4,low=-1,high=1"
 """What "auto" is under secure aggregation: masked symbols cannot be coded, and party models end within [-1, 1]."""
+
+
+_UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 class DataConfig(NamedSet):
@@ -218,6 +221,8 @@ class RunConfig(Section):
     """B, rows in a batch."""
     local_iterations: int = Field(default=10, ge=1)
     """Q, local steps in a round."""
+    budget: int | None = Field(default=None, ge=1, lt=1 << 63)
+    """Bytes that the whole run may send, such as `"2 MB"`; messages are coarser where `auto` would need more."""
     local_rows: Literal["batch", "cached"] | None = None
     """Rows of local steps after the first: the batch, or any that were sent before; follows `server_compressor`."""
     algorithm: Literal[1, 2] = 1
@@ -267,6 +272,12 @@ class RunConfig(Section):
         if isinstance(privacy, dict) and privacy.get("labels", "shared") != "shared" and "algorithm" not in values:
             return values | {"algorithm": 2}
         return values
+
+    @field_validator("budget", mode="before")
+    @classmethod
+    def _in_bytes(cls, budget: Any) -> Any:
+        """A number with its unit as a number of bytes."""
+        return budget if not isinstance(budget, str) else _bytes(budget)
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
@@ -321,6 +332,14 @@ class RunConfig(Section):
         section = self.party.get(party)
         spec = section.compressor if section and section.compressor else self.compressor
         return GRID if self.privacy.secure and spec.strip() == "auto" else spec
+
+
+def _bytes(text: str) -> int:
+    """The bytes that a number and a unit say."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(B|kB|MB|GB)?", text.strip())
+    if found is None:
+        raise ValueError(f"budget: a number of bytes, or one with kB, MB or GB behind it, not {text!r}")
+    return round(float(found[1]) * _UNITS[found[2] or "B"])
 
 
 def id_columns(id: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -177,6 +177,7 @@ def _plan(config: RunConfig, facts: Facts, loss: Loss, dtype: torch.dtype, sum_w
         dtype=dtype,
         device=_device(config.device),
         clip=config.privacy.clip,
+        budget=config.budget,
     )
 
 
@@ -215,12 +216,14 @@ def party_machine(
     return sealed(recipe, party, recipe.server(labels, codecs) if m == recipe.holder else None, secrets)
 
 
-def server_machine(recipe: Recipe, labels: Labels | None, codecs: Codecs | None = None) -> ServerMachine:
-    """The server with the labels; a relay if they stay with a party."""
+def server_machine(
+    recipe: Recipe, labels: Labels | None, codecs: Codecs | None = None, around: int = 0
+) -> ServerMachine:
+    """The server with the labels; a relay if they stay with a party. `around` is what a budget sets aside."""
     if recipe.holder:
         return Relay(recipe.plan, recipe.holder)
     assert labels is not None
-    return recipe.server(labels, codecs or recipe.codecs())
+    return recipe.server(labels, codecs or recipe.codecs(), around)
 
 
 @dataclass(frozen=True)
@@ -252,7 +255,11 @@ class Federation:
 
 
 def make_federation(
-    recipe: Recipe, data: VerticalData, apart: bool = False, noise_secrets: Mapping[str, bytes] | None = None
+    recipe: Recipe,
+    data: VerticalData,
+    apart: bool = False,
+    noise_secrets: Mapping[str, bytes] | None = None,
+    around: int = 0,
 ) -> Federation:
     """All roles in this process, sharing codecs so that each packet is decoded once.
 
@@ -273,7 +280,7 @@ def make_federation(
         )
         for m, name in enumerate(data.names, start=1)
     )
-    return Federation(recipe, codecs, (server_machine(recipe, labels, codecs), parties))
+    return Federation(recipe, codecs, (server_machine(recipe, labels, codecs, around), parties))
 
 
 def _session(recipe: Recipe) -> dict[int, PairSecrets]:

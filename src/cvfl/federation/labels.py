@@ -14,6 +14,7 @@ from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
 from cvfl.data.tables.split import Part
 from cvfl.errors import LocalProtocolError, RemoteProtocolError
+from cvfl.federation.around import around
 from cvfl.federation.build import labels_of, make_recipe, server_machine
 from cvfl.federation.targets import read_targets
 from cvfl.federation.terms import elsewhere, facts_of, read_facts
@@ -65,13 +66,14 @@ class ServerRows(ABC):
         """What the parties must know of each other."""
         return facts_of(self.names, offers, self.sizes() or [], self._loss, self._outputs)
 
-    def machine(self, facts: dict[str, Any]) -> ServerMachine:
-        """The server with its labels; a relay when they stay with a party."""
+    def machine(self, facts: dict[str, Any], ids: Sequence[int] = ()) -> ServerMachine:
+        """The server with its labels; a relay when they stay with a party. So many ids were aligned, if any."""
         recipe = make_recipe(self.config, read_facts(facts), [elsewhere] * len(self.names))
+        aside = 0 if self.config.budget is None else around(self.config, facts, ids, recipe.plan.evaluations)
         if self._labels is None:
             return server_machine(recipe, None)
         parts = {part: y.to(recipe.plan.device) for part, y in vars(self._labels).items()}
-        return server_machine(recipe, Labels(**parts))
+        return server_machine(recipe, Labels(**parts), around=aside)
 
 
 class NamedLabels(ServerRows):

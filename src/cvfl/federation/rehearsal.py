@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from cvfl.config.schema import RunConfig
+from cvfl.federation.around import around
 from cvfl.federation.load import Loaded, row_key
 from cvfl.federation.targets import LOSSES, label_bytes
 from cvfl.federation.terms import facts_of, offer_of, terms_of, told_certificates, told_errors
@@ -52,6 +53,11 @@ class Rehearsal:
     recipe: Recipe
     loaded: Loaded
 
+    def foreseen(self) -> int:
+        """Bytes around the rounds as a budget foresees them."""
+        sizes = self.loaded.aligned.sizes if self.loaded.aligned else ()
+        return around(self.config, self._facts, sizes, self._plan.evaluations)
+
     def begin(self, meter: Meter) -> None:
         """Count what is said before the first round; the alignment was counted when it was run."""
         meter.include(self.loaded.found.traffic.parties)
@@ -65,6 +71,15 @@ class Rehearsal:
     @property
     def _plan(self) -> Plan:
         return self.recipe.plan
+
+    @property
+    def _rows(self) -> list[int]:
+        return [self._plan.rows, self._plan.validation_rows, self._plan.test_rows]
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        data = self.loaded.data
+        return facts_of(self.recipe.names, self._offers, self._rows, data.loss, data.outputs)
 
     @property
     def _parties(self) -> list[tuple[int, str]]:
@@ -85,8 +100,7 @@ class Rehearsal:
         ids = list(aligned.sizes) if aligned else [0] * plan.M
         new, kept = list(found.came) or [0] * plan.M, list(found.kept) or [""] * plan.M
         key = _KEY if tables or self.config.privacy.keyed else None
-        rows = [plan.rows, plan.validation_rows, plan.test_rows]
-        facts = facts_of(self.recipe.names, offers, rows, self.loaded.data.loss, self.loaded.data.outputs)
+        rows, facts = self._rows, self._facts
         keys = [key] * plan.M if key else []
         for m, name in self._parties:
             yield m, UP, Hello(name=name, terms=terms, offer=offers[m - 1])

@@ -315,7 +315,7 @@ class ServerRole:
         self.meter.begin()
         self._keep()
         self.keeper.counted()
-        self.rounds.go_back(self.rows.machine(facts), t0)
+        self.rounds.go_back(self.rows.machine(facts, self.aligned.sizes if self.aligned else ()), t0)
         return replies
 
     def _keep(self) -> None:

@@ -30,6 +30,8 @@ LARGEST_MODEL = 1 << 28
 def terms_of(config: RunConfig) -> dict[str, Any]:
     """The keys that all roles must have alike; what a party decides for itself is in its offer."""
     values = config.model_dump(mode="json", exclude=NOT_TERMS)
+    if values["budget"] is None:  # as runs were that did not know of it: they go on, and nothing more is sent
+        del values["budget"]
     data = {f"data.{key}": value for key, value in values.pop("data").items() if key not in NOT_TERMS_OF_DATA}
     parties = {"parties": list(config.party)} if config.data.name is None else {}
     return values | data | parties

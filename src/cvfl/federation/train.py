@@ -63,10 +63,11 @@ def train(
     check_accountant(config.privacy.noise)
     directory = RunDirectory(out, resume) if out else None
     loaded = _loaded(config, data)
-    federation = make_federation(
-        recipe_for(config, loaded.data, models, server_model), loaded.data, False, noise_secrets
-    )
-    run = _Run(config, federation, loaded, name or config.compressor, directory, keep_seconds)
+    recipe = recipe_for(config, loaded.data, models, server_model)
+    rehearsal = Rehearsal(config, recipe, loaded)
+    aside = 0 if config.budget is None else rehearsal.foreseen()
+    federation = make_federation(recipe, loaded.data, False, noise_secrets, aside)
+    run = _Run(config, federation, loaded, rehearsal, name or config.compressor, directory, keep_seconds)
     try:
         for progress in run.rounds(workers):
             on_round(progress)
@@ -88,6 +89,7 @@ class _Run:
         config: RunConfig,
         federation: Federation,
         loaded: Loaded,
+        rehearsal: Rehearsal,
         name: str,
         directory: RunDirectory | None,
         keep_seconds: float,
@@ -95,7 +97,7 @@ class _Run:
         self._config, self._federation, self._loaded, self._name = config, federation, loaded, name
         self._directory, self._seconds, self._last = directory, keep_seconds, time.monotonic()
         self._meter, self.history = Meter(), list[dict[str, Any]]()
-        self._rehearsal = Rehearsal(config, federation.recipe, loaded)
+        self._rehearsal = rehearsal
         self._rehearsal.begin(self._meter)
         self._journal: Journal | None = None
         if directory:

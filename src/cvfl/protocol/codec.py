@@ -198,6 +198,11 @@ class Codec:
         with self._lock:
             self.compressor.certify(exact, across, caused)
 
+    def loosen(self, least: float) -> None:
+        """Let the sender's compressor keep at least this share of its tolerance."""
+        with self._lock:
+            self.compressor.loosen(least)
+
     def state_dict(self, t0: int) -> dict[str, Tensor]:
         """What the compressor knows before round t0, and the packet of round t0 if there is one already."""
         with self._lock:

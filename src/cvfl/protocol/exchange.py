@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -30,6 +30,7 @@ from cvfl.protocol.follow import Certificate, certify, lesson, worst
 from cvfl.protocol.fusion import Foldable, held, slope_of
 from cvfl.protocol.layers import Forward
 from cvfl.protocol.model_codec import ModelCodec
+from cvfl.protocol.pace import split_level
 from cvfl.protocol.plan import Plan
 from cvfl.types import SERVER
 from cvfl.wire import Bytes, Message
@@ -64,6 +65,8 @@ class Exchange(ABC):
         self.plan, self.codecs, self.model, self.m, self.labels = plan, codecs, model, m, labels
         self.measured: Measured | None = None
         self.certified: Certificate | None = None
+        self.level: int | None = None
+        """The level of the budget that the server told in this round, at a party."""
         """Of what the server sent last, where one is computed and an evaluation follows: the worst of all parties."""
         blank = [torch.zeros(2, width, dtype=plan.dtype, device=plan.device) for width in plan.widths]
         self.forward = Forward(model, plan.seed, m, blank)
@@ -166,7 +169,7 @@ class _Shared(Exchange):
         if self.labels is None:
             raise DataError("algorithm 1 needs the training labels at every party")
         labels = self.labels
-        told, t0, plan = self.unpacked(message, own), message.t0, self.plan
+        told, t0, plan = self.unpacked(self._levelled(message), own), message.t0, self.plan
 
         def at(h: Tensor, q: int) -> tuple[Tensor, Tensor]:
             rows, leaf = plan.local_rows(t0, q), h.detach().requires_grad_()
@@ -183,6 +186,13 @@ class _Shared(Exchange):
     def recalled(self, rows: Tensor, t0: int) -> Callable[[Tensor], Tensor]:
         """The same for other rows, from what was last told of them."""
         raise LocalProtocolError("what was told of other rows is not kept in this mode")
+
+    def _levelled(self, message: Message) -> Message:
+        """The message without the level that may come with it where there is a budget."""
+        if self.plan.budget is None or not isinstance(message, wire.Broadcast | wire.Folded):
+            return message
+        model, self.level = split_level(message.model, self.codecs.models[self.m].count)
+        return replace(message, model=model)
 
     def _whole_model(self, t0: int) -> tuple[bytes, ...]:
         """C_0(theta_0), the same for all parties."""

@@ -32,6 +32,8 @@ class ModelCodec:
             for key, compressor in compressors.items()
             if not isinstance(compressor, Identity)
         }
+        self.count = len(self.codecs) + (len(self.codecs) < len(pieces))
+        """Packets of a model."""
         rest = make()
         self._rest = Codec(rest if isinstance(rest, Feedback) else Identity(), seed, SERVER, name, "server model")
 

@@ -22,6 +22,7 @@ from cvfl.protocol.codecs import Codecs
 from cvfl.protocol.exchange import Slope, exchange
 from cvfl.protocol.follow import Certificate, certify, lesson, prime
 from cvfl.protocol.layers import Forward
+from cvfl.protocol.pace import least_ease
 from cvfl.protocol.plan import Plan
 from cvfl.protocol.release import EMBEDDING, EVALUATION, Clipped, Release
 from cvfl.protocol.rows import Holding
@@ -94,6 +95,7 @@ class Party:
             if self.release is not None:
                 gradient, loss = slope.at(self._leaving(), 0)
             self.codec.observe(gradient, float(loss))
+        self._keep_pace()
         self.t0, self._h, self._out, self._sent = self.t0 + 1, None, None, b""
         replies: list[Message] = []
         if self.plan.evaluates_after(message.t0):
@@ -159,6 +161,12 @@ class Party:
             learnt.teach(self.codec, h, self.plan.M)
             certificate = certify(self.codec, slope.outputs, h, learnt.gradient, decoded, y, loss)
             self.certified = certificate if self.plan.evaluates_after(self.t0) else None
+
+    def _keep_pace(self) -> None:
+        """What is sent from now on is as coarse as the server says, where there is a budget."""
+        if self.exchange.level is not None:
+            for codec, least in zip((self.codec, self.evaluation_codec), least_ease(self.exchange.level), strict=True):
+                codec.loosen(least)
 
     def _labels(self) -> Tensor:
         assert self.holding.labels is not None  # or there would be no outputs

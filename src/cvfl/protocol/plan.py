@@ -41,6 +41,8 @@ class Plan:
     dtype: torch.dtype = torch.float32
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     clip: float | None = None
+    budget: int | None = None
+    """Bytes that the whole run may send."""
 
     def __post_init__(self) -> None:
         if self.algorithm == 2 and self.folding:
@@ -86,6 +88,13 @@ class Plan:
     def rounds_per_epoch(self) -> int:
         """Batches that cover all training rows once; the last one may be smaller."""
         return -(-self.rows // self.batch_size)
+
+    @property
+    def evaluations(self) -> int:
+        """How often the held-out rows are evaluated; the last round is, whether or not its turn has come."""
+        if self.held_out_rows == 0:
+            return 0
+        return -(-self.rounds // self.evaluate_every) if self.evaluate_every else 1
 
     def batch(self, t0: int) -> Tensor:
         """Rows of round t0's batch, the same at every role: each epoch is a new order of all rows."""

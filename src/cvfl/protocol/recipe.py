@@ -100,6 +100,6 @@ class Recipe:
         release = self.release(model, self.compressors[m - 1](), secret) if self.release else None
         return Party(m, self.plan, holding, model, self.initial_server_model(), codecs, release)
 
-    def server(self, labels: Labels, codecs: Codecs) -> Server:
-        """The server with the labels."""
-        return Server(self.plan, labels, self.initial_server_model(), codecs)
+    def server(self, labels: Labels, codecs: Codecs, around: int = 0) -> Server:
+        """The server with the labels; with a budget `around` is what is foreseen beside the rounds."""
+        return Server(self.plan, labels, self.initial_server_model(), codecs, around)

@@ -23,6 +23,7 @@ from cvfl.protocol.exchange import Replies, exchange
 from cvfl.protocol.follow import Certificate
 from cvfl.protocol.fusion import joined
 from cvfl.protocol.metrics import evaluate
+from cvfl.protocol.pace import Pace, least_ease, with_level
 from cvfl.protocol.plan import Plan
 from cvfl.protocol.stopping import Snapshots, Stopping
 from cvfl.types import SERVER
@@ -63,8 +64,9 @@ def _from_parties() -> Iterator[None]:
 class Server:
     """Holds theta_0 and the labels, answers the parties, and evaluates."""
 
-    def __init__(self, plan: Plan, labels: Labels, model: nn.Module, codecs: Codecs) -> None:
+    def __init__(self, plan: Plan, labels: Labels, model: nn.Module, codecs: Codecs, around: int = 0) -> None:
         self.plan, self.labels, self.model = plan, labels, model
+        self.pace = None if plan.budget is None else Pace(plan, plan.budget, around)
         self.exchange = exchange(plan, codecs, model, SERVER, labels.train)
         self.optimizer = plan.optimizer.build(list(model.parameters()))
         self.t0 = 0
@@ -143,10 +145,22 @@ class Server:
             gathered = self.exchange.gathered(packets, self.t0)
             self._phi = self.exchange.read(gathered, self.t0)
         self.model.train()
+        new = self.pace is not None and self._new_level(self.pace, packets)
         try:
-            return self.exchange.replies(self.t0, gathered, self._phi, self._step)
+            replies = self.exchange.replies(self.t0, gathered, self._phi, self._step)
         except CompressError as error:
             raise CompressError(f"{error} ({self._reached()})") from None
+        if self.pace is not None:
+            replies = [(m, with_level(reply, self.pace.level) if new else reply) for m, reply in replies]
+            self.pace.answered(self.t0, [reply for _, reply in replies])
+        return replies
+
+    def _new_level(self, pace: Pace, packets: Mapping[int, Bytes]) -> bool:
+        """Whether the budget asks for another level; what the server sends has it at once."""
+        new = pace.next_level(self.t0, [Embedding(self.t0, m, packet) for m, packet in packets.items()])
+        for codec in self.exchange.codecs.replies.values():
+            codec.loosen(least_ease(pace.level)[0])
+        return new
 
     def train(self) -> None:
         """Q steps of theta_0 on the stale, decompressed embeddings; Algorithm 2 took the first with its gradients."""
@@ -215,6 +229,8 @@ class Server:
         self._check_finite("an output for the held-out rows", outputs)
         held_out = torch.split(outputs, [plan.validation_rows, plan.test_rows])
         validation, test = map(self._metrics, held_out, (self.labels.validation, self.labels.test))
+        if self.pace is not None:
+            self.pace.evaluated(Evaluation(t0, m, packet) for m, packet in packets.items())
         self.evaluation = Evaluated(t0, self._metrics(self._seen[seen], self.labels.train[seen]), validation, test)
 
     def _ended(self, t0: int) -> Replies:
@@ -242,6 +258,7 @@ class Server:
             "codecs": self.exchange.state_dict(self.t0),
             "seen": self._seen,
             "loss": self.loss,
+            "pace": self.pace.state_dict() if self.pace else None,
             "evaluation": asdict(self.evaluation) if self.evaluation else None,
             "stopping": {"rule": self._stopping.state_dict(), "models": self._snapshots.kept, "over": self._stopped},
             "phi": self._phi,
@@ -262,5 +279,7 @@ class Server:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.exchange.load_state_dict(state["codecs"])
+        if self.pace is not None:
+            self.pace.load_state_dict(state["pace"])
         self._seen, self._phi = state["seen"].clone(), state["phi"]
         self._embeddings, self._evaluations = dict(state["embeddings"]), dict(state["evaluations"])
