@@ -12,6 +12,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -100,6 +101,7 @@ def make_recipe(
         offered=offered,
         holder=label_holder(config, facts.names),
         release=_release(config.privacy.clip, config.privacy.noise),
+        memory=config.network.memory_mb << 20,
     )
 
 
@@ -205,12 +207,12 @@ def party_machine(
     return sealed(recipe, party, recipe.server(labels, codecs) if m == recipe.holder else None, secrets)
 
 
-def server_machine(recipe: Recipe, labels: Labels | None, codecs: Codecs | None = None) -> ServerMachine:
+def server_machine(recipe: Recipe, labels: Labels | None, codecs: Codecs) -> ServerMachine:
     """The server with the labels; a relay if they stay with a party."""
     if recipe.holder:
         return Relay(recipe.plan, recipe.holder)
     assert labels is not None
-    return recipe.server(labels, codecs or recipe.codecs())
+    return recipe.server(labels, codecs)
 
 
 @dataclass(frozen=True)
@@ -242,14 +244,18 @@ class Federation:
 
 
 def make_federation(
-    recipe: Recipe, data: VerticalData, apart: bool = False, noise_secrets: Mapping[str, bytes] | None = None
+    recipe: Recipe,
+    data: VerticalData,
+    apart: bool = False,
+    noise_secrets: Mapping[str, bytes] | None = None,
+    folder: Path | None = None,
 ) -> Federation:
     """All roles in this process, sharing codecs so that each packet is decoded once.
 
     With `apart` each role decodes for itself, as on a machine of its own; the bits are the same. Noise comes from
-    a secret of each party, given by name or drawn.
+    a secret of each party, given by name or drawn. What is known of rows is in the folder when memory is too small.
     """
-    codecs, secrets, plan = recipe.codecs(), _session(recipe), recipe.plan
+    codecs, secrets, plan = recipe.codecs(folder), _session(recipe), recipe.plan
     labels = labels_of(data, plan.device)
     parties = tuple(
         party_machine(
@@ -257,7 +263,7 @@ def make_federation(
             m,
             holding_of(data, m - 1, plan),
             labels,
-            recipe.codecs() if apart else codecs,
+            recipe.codecs(folder) if apart else codecs,
             secrets.get(m),
             Secret(noise_secrets[name]) if noise_secrets and name in noise_secrets else None,
         )

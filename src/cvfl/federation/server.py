@@ -314,7 +314,7 @@ class ServerRole:
         self.meter.begin()
         self._keep()
         self.keeper.counted()
-        self.rounds.go_back(self.rows.machine(facts), t0)
+        self.rounds.go_back(self.rows.machine(facts, self.rounds.logs), t0)
         return replies
 
     def _keep(self) -> None:
@@ -327,7 +327,7 @@ class ServerRole:
 
     def _end_again(self, facts: dict[str, Any]) -> None:
         """The state after the last round is written when every party has its own: such a run is over."""
-        kept, server = self.rounds.kept(), self.rows.machine(facts)
+        kept, server = self.rounds.kept(), self.rows.machine(facts, self.rounds.logs)
         if kept and kept[-1] == server.plan.rounds:
             self.facts, self.done = facts, True
             self.rounds.go_back(server, kept[-1])

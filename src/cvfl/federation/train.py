@@ -24,7 +24,7 @@ from cvfl.runs.journal import Journal
 from cvfl.runs.progress import Progress
 from cvfl.runs.summary import summarise
 from cvfl.runtime import Meter, rounds
-from cvfl.runtime.checkpoint import Checkpoints
+from cvfl.runtime.checkpoint import Checkpoints, logs_in
 from cvfl.runtime.round import between_rounds, take_up
 
 KEEP_SECONDS = 30.0
@@ -64,7 +64,11 @@ def train(
     directory = RunDirectory(out, resume) if out else None
     loaded = _loaded(config, data)
     federation = make_federation(
-        recipe_for(config, loaded.data, models, server_model), loaded.data, False, noise_secrets
+        recipe_for(config, loaded.data, models, server_model),
+        loaded.data,
+        False,
+        noise_secrets,
+        logs_in(directory.state) if directory else None,
     )
     run = _Run(config, federation, loaded, name or config.compressor, directory, keep_seconds)
     try:

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
@@ -158,7 +160,7 @@ class Plan:
         """Rows of round t0's batch, the same at every role: each epoch is a new order of all rows."""
         epoch, place = divmod(t0, self.rounds_per_epoch)
         order = _order(self.seed, epoch, self.rows)
-        return order[place * self.batch_size : (place + 1) * self.batch_size]
+        return order[place * self.batch_size : (place + 1) * self.batch_size].long()
 
     def local_rows(self, t0: int, q: int) -> Tensor:
         """Rows of local step q, the same at every role: the batch, or with `cached` from the second step on others.
@@ -169,7 +171,7 @@ class Plan:
             return self.batch(t0)
         sent = min(self.rows, (t0 + 1) * self.batch_size)
         places = torch.arange((q - 1) * self.batch_size, q * self.batch_size) % sent
-        return _order(self.seed, 0, self.rows)[_drawn(self.seed, t0, sent)[places]]
+        return _order(self.seed, 0, self.rows)[_drawn(self.seed, t0, sent)[places].long()].long()
 
     def uniform(self, t0: int, m: int) -> Tensor:
         """A number uniform over [0, 1) for every row of round t0's batch, which belong to role m."""
@@ -188,9 +190,14 @@ class Plan:
 
 @lru_cache(maxsize=4)
 def _drawn(seed: int, t0: int, sent: int) -> Tensor:
-    return torch.from_numpy(stream(seed, LOCAL, t0).permutation(sent))
+    return _compact(stream(seed, LOCAL, t0).permutation(sent))
 
 
 @lru_cache(maxsize=4)
 def _order(seed: int, epoch: int, rows: int) -> Tensor:
-    return torch.from_numpy(stream(seed, BATCH, epoch).permutation(rows))
+    return _compact(stream(seed, BATCH, epoch).permutation(rows))
+
+
+def _compact(order: NDArray[np.int64]) -> Tensor:
+    """Several orders of all rows are kept: at half the size, if their numbers allow it."""
+    return torch.from_numpy(order.astype(np.int32) if len(order) < 1 << 31 else order)

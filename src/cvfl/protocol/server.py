@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from cvfl.errors import CompressError, DataError, DecodeError, LocalProtocolError, RemoteProtocolError
+from cvfl.memory import Values
 from cvfl.protocol.codec import Measured
 from cvfl.protocol.codecs import Codecs
 from cvfl.protocol.exchange import Replies, exchange
@@ -71,14 +72,15 @@ class Server:
         self._phi: list[Tensor] | None = None
         self._embeddings: dict[int, Bytes] = {}
         self._evaluations: dict[int, Bytes] = {}
+        self._memory = codecs.memory
         self._seen = self._unseen()
 
-    def _unseen(self) -> Tensor:
+    def _unseen(self) -> Values:
         """For every training row its outputs when last seen in training: none yet."""
         plan = self.plan
         with torch.no_grad():
             outputs = self.model.eval()([torch.zeros(1, w, dtype=plan.dtype, device=plan.device) for w in plan.widths])
-        return torch.full_like(outputs, float("nan")).repeat(plan.rows, *(1,) * (outputs.ndim - 1))
+        return self._memory.values((plan.rows, *outputs.shape[1:]), outputs.dtype, float("nan"))
 
     @property
     def done(self) -> bool:
@@ -170,7 +172,7 @@ class Server:
         self.optimizer.step()
         if q == 0:
             self.loss = float(loss.detach())
-            self._seen[rows] = outputs.detach()
+            self._seen.put(rows, outputs.detach())
 
     def _check_finite(self, what: str, values: Tensor) -> None:
         if not bool(torch.isfinite(values).all()):
@@ -197,7 +199,7 @@ class Server:
 
     def _evaluate(self, t0: int) -> None:
         packets, self._evaluations = self._evaluations, {}
-        plan, seen = self.plan, ~torch.isnan(self._seen.reshape(self.plan.rows, -1)[:, 0])
+        plan = self.plan
         with _from_parties():
             phi = self.exchange.read(self.exchange.gathered(packets, t0, held_out=True), t0, held_out=True)
         self.model.eval()
@@ -206,19 +208,25 @@ class Server:
         self._check_finite("an output for the held-out rows", outputs)
         held_out = torch.split(outputs, [plan.validation_rows, plan.test_rows])
         validation, test = map(self._metrics, held_out, (self.labels.validation, self.labels.test))
-        self.evaluation = Evaluated(t0, self._metrics(self._seen[seen], self.labels.train[seen]), validation, test)
+        self.evaluation = Evaluated(t0, self._metrics_in_training(), validation, test)
+
+    def _metrics_in_training(self) -> dict[str, float]:
+        """Of the rows that were seen so far."""
+        outputs = self._seen.get().to(self.plan.device)
+        seen = ~torch.isnan(outputs.reshape(self.plan.rows, -1)[:, 0])
+        return self._metrics(outputs[seen], self.labels.train[seen])
 
     def _metrics(self, outputs: Tensor, labels: Tensor) -> dict[str, float]:
         return evaluate(self.plan.loss, outputs, labels) if len(labels) else {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a restart needs, also between two messages of a round."""
+        """Everything that a restart needs, also between two messages of a round; less when all is over."""
         return {
             "t0": self.t0,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "codecs": self.exchange.state_dict(self.t0),
-            "seen": self._seen,
+            "codecs": {} if self.done else self.exchange.state_dict(self.t0),
+            "seen": None if self.done else self._seen.state(),
             "loss": self.loss,
             "evaluation": asdict(self.evaluation) if self.evaluation else None,
             "phi": self._phi,
@@ -237,5 +245,8 @@ class Server:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.exchange.load_state_dict(state["codecs"])
-        self._seen, self._phi = state["seen"].clone(), state["phi"]
+        if state["seen"] is not None:
+            del self._seen  # it makes room first
+            self._seen = self._memory.restored(state["seen"], float("nan"))
+        self._phi = state["phi"]
         self._embeddings, self._evaluations = dict(state["embeddings"]), dict(state["evaluations"])
