@@ -121,3 +121,18 @@ def test_without_a_checkout_one_line_says_where_they_are(monkeypatch: pytest.Mon
     assert result.stderr.splitlines() == [
         "error: benchmarks come with a checkout of the repository, not with the installed package"
     ]
+
+
+@pytest.mark.slow
+def test_memory_of_the_roles_of_a_small_federation(tmp_path: Path) -> None:
+    """Checkpoints do not grow with the rows that are known: only what was added since the last one does."""
+    command = [sys.executable, str(FOLDER / "memory.py"), "--rows", "300000", "--batch", "10000", "--memory-mb", "0"]
+    shown = subprocess.run(
+        [*command, "--out", str(tmp_path / "found.json")], capture_output=True, text=True, check=True
+    )
+    assert len(shown.stdout.splitlines()) == 5
+    for found in json.loads((tmp_path / "found.json").read_text())["roles"].values():
+        first, second, third, _ = found["checkpoints"]
+        assert max(one["bytes"] for one in (first, second, third)) < 1e6
+        assert 25e6 < second["added"] < 35e6  # ten batches of four senders, 72 bytes a row, and outputs at the server
+        assert third["on_disk"] > 2.5 * first["on_disk"]

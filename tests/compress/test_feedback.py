@@ -143,7 +143,7 @@ def test_the_bound_is_that_of_the_difference():
 def test_what_is_known_is_the_same_in_memory_and_on_disk(tmp_path, limit):
     """And after a restart, with the same limit or with another one."""
     plain = Feedback(Entropy(Scalar(3))), Feedback(Entropy(Scalar(3)))
-    kept = tuple(remembering(limit, tmp_path) for _ in range(2))
+    kept = remembering(limit, tmp_path), remembering(limit, tmp_path)
     for t0 in range(12):
         samples = torch.randperm(50, generator=torch.Generator().manual_seed(t0))[:10].tolist()
         h = numbers(10, 3, seed=t0)
@@ -154,7 +154,8 @@ def test_what_is_known_is_the_same_in_memory_and_on_disk(tmp_path, limit):
         if t0 % 4 == 3:
             states = [end.state_dict() for end in kept]
             assert isinstance(states[0]["known"], Log) == (limit == 0 if t0 < 4 else t0 == 7)
-            kept = tuple(remembering((1 << 20) * (t0 % 8 == 7), tmp_path) for _ in range(2))
+            new = (1 << 20) * (t0 % 8 == 7)
+            kept = remembering(new, tmp_path), remembering(new, tmp_path)
             for end, state in zip(kept, states, strict=True):
                 end.load_state_dict(state)
 
@@ -168,7 +169,7 @@ def remembering(limit: int, folder) -> Feedback:
 def test_a_wrapper_passes_the_memory_on(tmp_path):
     wrapped = build("entropy(feedback(scalar:bits=2))")
     wrapped.remember(Memory(0, tmp_path))
-    exchange(wrapped, build("entropy(feedback(scalar:bits=2))"), numbers(4, 3), at(0, [0, 1, 2, 3], 9))
+    exchange(wrapped, build("entropy(feedback(scalar:bits=2))"), numbers(4, 3), at(0, [0, 1, 2, 3], total=9))
     assert isinstance(wrapped.state_dict()["inner.known"], Log)
     assert [path.suffix for path in tmp_path.iterdir()] == [".rows"] * 2
 

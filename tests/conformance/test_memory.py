@@ -1,4 +1,4 @@
-"""How much a role may remember in memory changes where it is kept, and no bit: not while it runs, not after restarts."""
+"""How much a role may remember in memory changes where it is kept, and no bit: neither in a run nor by restarts."""
 
 from __future__ import annotations
 

@@ -319,9 +319,12 @@ def test_pieces_are_on_the_disk_before_the_checkpoint_that_names_them(
     checkpoints, synced = Checkpoints(tmp_path), list[str]()
     known = Memory(0, checkpoints.logs).values((80, 2), torch.float32)
     original = os.fsync
-    monkeypatch.setattr(
-        os, "fsync", lambda handle: (synced.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name), original(handle))
-    )
+
+    def noted(handle: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        original(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
     for t0 in (1, 2):
         known.put(torch.arange(30), torch.ones(30, 2))
         checkpoints.save(t0, {"known": known.state()})

@@ -25,16 +25,30 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor
 
 from cvfl.descriptors import with_descriptor
 from cvfl.errors import ExhaustedError, OutputError, exhausted, writing
 from cvfl.memory import Log, Piece, is_whole
+from cvfl.wire import Bytes
 
 _NAME = re.compile(r"round-(\d{8,})(?:\.again)?\.safetensors")
 _PIECE = re.compile(r"[0-9a-f]{32}\.rows")
 _COPIES = ("", ".again")
+_TYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""As safetensors spells them."""
 KEEP = 3
 """Checkpoints that are kept: roles are never further apart than one."""
 
@@ -64,12 +78,12 @@ class Checkpoints:
         tensors: dict[str, Tensor] = {}
         text = json.dumps(_flattened(state, tensors))
         metadata = {"state": text, "of": self.of, "sha256": digest(self.of + text, tensors)}
-        data, partial = save(tensors, metadata), self._path(t0).with_suffix(".partial")
+        partial = self._path(t0).with_suffix(".partial")
         try:
             self._bring_to_disk(t0, {*_pieces(state)})
             for copy in _COPIES if twice else _COPIES[:1]:
                 with with_descriptor(lambda: open(partial, "wb", opener=_private)) as file:
-                    file.write(data)
+                    file.writelines(_serialised(tensors, metadata))
                     file.flush()
                     os.fsync(file.fileno())
                 partial.replace(self._path(t0, copy))
@@ -188,9 +202,30 @@ def digest(text: str, tensors: Mapping[str, Tensor]) -> str:
     for key in sorted(tensors):
         value = tensors[key]
         found.update(f"{key} {value.dtype} {tuple(value.shape)}\n".encode())
-        if value.numel():  # an empty tensor cannot be seen as bytes
-            found.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        found.update(_bytes(value))
     return found.hexdigest()
+
+
+def _serialised(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[Bytes]:
+    """A file of safetensors piece by piece: the library would hold all of it in memory, twice."""
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for key, value in tensors.items():
+        start, end = end, end + value.nbytes
+        header[key] = {"dtype": _TYPES[value.dtype], "shape": list(value.shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    yield struct.pack("<Q", len(text)) + text
+    for value in tensors.values():
+        yield _bytes(value)
+
+
+def _bytes(value: Tensor) -> Bytes:
+    """The bytes of a tensor, where they are; an empty one cannot be seen so."""
+    if not value.numel():
+        return b""
+    seen: memoryview = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
+    return seen
 
 
 def _flattened(value: Any, tensors: dict[str, Tensor]) -> Any:
@@ -198,7 +233,7 @@ def _flattened(value: Any, tensors: dict[str, Tensor]) -> Any:
     match value:
         case Tensor():
             key = str(len(tensors))
-            tensors[key] = value.detach().cpu().contiguous().clone()
+            tensors[key] = value.detach().cpu().contiguous()
             return {"$tensor": key}
         case Log():
             return {"$log": [list(value.shape), value.dtype, [list(piece) for piece in value.pieces]]}
