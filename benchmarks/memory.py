@@ -149,7 +149,7 @@ def shown(role: str, found: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--batch", type=int, default=50_000)
+    parser.add_argument("--batch", type=int, default=25_000)
     parser.add_argument("--memory-mb", type=int, default=256)
     parser.add_argument("--port", type=int, default=18443)
     parser.add_argument("--out", type=Path)

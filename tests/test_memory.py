@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import resource
 import stat
 from pathlib import Path
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from cvfl import memory
 from cvfl.errors import OutputError
 from cvfl.memory import PIECES, InMemory, Log, Memory, OnDisk, Values, is_whole
 
@@ -52,7 +54,7 @@ def test_memory_and_disk_are_alike(
 ) -> None:
     """Whatever is put and asked for in whatever order, also after going back to any state before."""
     with TemporaryDirectory() as folder:
-        memory, total = Memory(0, Path(folder)), shape[0]
+        limited, total = Memory(0, Path(folder)), shape[0]
         disk: Values = OnDisk(Path(folder), shape, dtype, fill)
         plain = torch.full(shape, fill, dtype=dtype)
         states = [(disk.state(), plain.clone())]
@@ -74,7 +76,7 @@ def test_memory_and_disk_are_alike(
                     states.append((disk.state(), plain.clone()))
                 case "back":
                     state, plain = states[n % len(states)][0], states[n % len(states)][1].clone()
-                    disk = memory.restored(state, fill)
+                    disk = limited.restored(state, fill)
         assert same(disk.get(), plain)
 
 
@@ -92,22 +94,22 @@ def test_the_place_follows_todays_limit(tmp_path: Path) -> None:
 
 
 def test_the_limit_is_for_all_values_together_and_room_comes_back(tmp_path: Path) -> None:
-    memory = Memory(800, tmp_path)
-    kinds = [memory.values((10, 10), torch.float32), memory.values((10, 10), torch.float32)]
-    kinds.append(memory.values((1, 1), torch.float32))
+    limited = Memory(800, tmp_path)
+    kinds = [limited.values((10, 10), torch.float32), limited.values((10, 10), torch.float32)]
+    kinds.append(limited.values((1, 1), torch.float32))
     assert [type(one) for one in kinds] == [InMemory, InMemory, OnDisk]
     del kinds[0]
     gc.collect()
-    assert isinstance(memory.values((10, 10), torch.float32), InMemory)
+    assert isinstance(limited.values((10, 10), torch.float32), InMemory)
 
 
 def test_without_a_folder_there_is_a_temporary_one() -> None:
-    memory = Memory(0)
-    values = memory.values((30, 2), torch.float32)
+    limited = Memory(0)
+    values = limited.values((30, 2), torch.float32)
     values.put(None, numbers(30, 2))
-    folder = memory.folder
+    folder = limited.folder
     assert len(list(folder.glob("*.rows"))) == PIECES
-    del values, memory
+    del values, limited
     gc.collect()
     assert not folder.exists()
 
@@ -224,6 +226,22 @@ def test_a_full_disk_is_one_line_and_what_was_known_stays(tmp_path: Path) -> Non
     then[:2] = numbers(2, 3, seed=1)
     assert same(values.get(), then)
     assert same(Memory(0, tmp_path).restored(values.state()).get(), then)
+
+
+def test_a_file_that_cannot_be_made_is_part_of_no_state(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    values = OnDisk(tmp_path / "file", (40, 3), torch.float32)
+    with pytest.raises(OutputError, match=r"cannot be written: (File exists|Not a directory)"):
+        values.put(torch.arange(3), numbers(3, 3))
+    (tmp_path / "file").unlink()
+    (tmp_path / "file").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "_made", lambda path, flags: os.open(tmp_path / "none" / "there", flags))
+        with pytest.raises(OutputError, match="cannot be written: No such file"):
+            values.put(torch.arange(3), numbers(3, 3))
+    assert values.state().pieces == ()
+    values.put(torch.arange(3), numbers(3, 3))
+    assert same(Memory(0, tmp_path / "file").restored(values.state()).get(), values.get())
 
 
 def test_many_restarts_leave_many_pieces_and_the_index_grows_with_them(

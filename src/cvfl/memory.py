@@ -224,8 +224,9 @@ class OnDisk:
         """What there is of every piece now."""
         size, told = self._record.itemsize, []
         for piece in self._pieces.values():
-            piece.told = True
-            told.append(Piece(piece.name, piece.records * size, piece.digest.hexdigest()))
+            if piece.records:  # or its file could not be made
+                piece.told = True
+                told.append(Piece(piece.name, piece.records * size, piece.digest.hexdigest()))
         return Log(self.shape, str(self._dtype).removeprefix("torch."), tuple(told))
 
     def _all(self) -> Tensor:

@@ -186,7 +186,7 @@ class TableRows(PartyRows):
         outputs = len(label.classes) if label.loss is Loss.MULTICLASS else 1
         # Rounded to what the run computes with: every role does that with them, and they travel as they are here.
         labels = label.tensor(order, train, getattr(torch, self.config.precision)).double()
-        self._told = Told(parts, label.loss, outputs, labels)
+        self._told, self._fractions = Told(parts, label.loss, outputs, labels), np.zeros(0)  # which have served
         return write_targets(self._told, with_labels=not self.config.privacy.relayed)
 
     def accept(self, targets: Targets) -> None:
@@ -198,7 +198,7 @@ class TableRows(PartyRows):
         drawn = Shares(data.test_share, data.validation_share).of(self._fractions[used])
         if (told.loss is Loss.SQUARED or not data.stratify) and not np.array_equal(drawn, told.parts[used]):
             raise RemoteProtocolError(f"{who}: rows for other parts than their key says")
-        self._told = told
+        self._told, self._fractions = told, np.zeros(0)  # which have served
 
     def _order(self, parts: NDArray[np.int8]) -> tuple[NDArray[np.int64], int]:
         """Places of the used rows: training, then validation, then test; and how many are for training."""

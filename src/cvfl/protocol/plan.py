@@ -193,7 +193,7 @@ def _drawn(seed: int, t0: int, sent: int) -> Tensor:
     return _compact(stream(seed, LOCAL, t0).permutation(sent))
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=3)  # at the end of an epoch the next one's, too, and with cached rows always the first
 def _order(seed: int, epoch: int, rows: int) -> Tensor:
     return _compact(stream(seed, BATCH, epoch).permutation(rows))
 
