@@ -92,13 +92,13 @@ def check_writable(folder: Path) -> None:
 
 
 @contextmanager
-def writing(place: Path) -> Iterator[None]:
-    """Say in one line what cannot be written."""
+def writing(place: Path, done: str = "written") -> Iterator[None]:
+    """Say in one line what cannot be written, or read."""
     try:
         yield
     except OSError as error:
         kind = ExhaustedError if exhausted(error) else OutputError
-        raise kind(f"{place}: cannot be written: {error.strerror}") from None
+        raise kind(f"{place}: cannot be {done}: {error.strerror}") from None
 
 
 def exhausted(error: OSError) -> bool:

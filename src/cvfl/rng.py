@@ -80,7 +80,7 @@ class Stream:
 
     def permutation(self, n: int) -> NDArray[np.int64]:
         """A random order of 0..n-1: the ranks of n random words, ties broken by position."""
-        return np.argsort(self.words(n), kind="stable").astype(np.int64)
+        return np.argsort(self.words(n), kind="stable").astype(np.int64, copy=False)
 
 
 def stream(seed: int, *address: str | int) -> Stream:

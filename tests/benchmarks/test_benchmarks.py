@@ -121,3 +121,20 @@ def test_without_a_checkout_one_line_says_where_they_are(monkeypatch: pytest.Mon
     assert result.stderr.splitlines() == [
         "error: benchmarks come with a checkout of the repository, not with the installed package"
     ]
+
+
+@pytest.mark.slow
+def test_memory_of_the_roles_of_a_small_federation(tmp_path: Path) -> None:
+    """Checkpoints do not grow with the rows that are known: only what was added since the last one does."""
+    command = [sys.executable, str(FOLDER / "memory.py"), "--rows", "100000", "--batch", "2000", "--memory-mb", "0"]
+    command += ["--rounds", "6", "--out", str(tmp_path / "found.json")]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert len(shown.stdout.splitlines()) == 2
+    for found in json.loads((tmp_path / "found.json").read_text())["roles"].values():
+        first, *some, _ = found["checkpoints"]
+        assert first["on_disk"] > 4 * 100_000 * 72
+        for one in some:
+            assert one["bytes"] < 1e5
+            assert (
+                4 * 2000 * 72 <= one["added"] < 5 * 2000 * 72
+            )  # four embeddings of a batch, and outputs at the server

@@ -6,8 +6,9 @@ import math
 import pytest
 import torch
 
-from cvfl.compress import Context, DeadZone, Entropy, Feedback, Identity, Scalar, TopK, build, feedback
+from cvfl.compress import Context, DeadZone, Entropy, Feedback, Identity, Scalar, TopK, build
 from cvfl.errors import CompressError, ConfigError
+from cvfl.memory import Log, Memory
 from cvfl.wire import decode_packet, encode_packet
 
 
@@ -42,7 +43,7 @@ def test_by_hand():
     packet = ends[0].compress(torch.tensor([7.0, 1.0]), at(1))
     assert packet.planes[1].symbols.tolist() == [6, 3]  # 7 - 0 is 2.8 cells, 1 - 7.5 is -2.6: three up and two down
     assert exchange(*ends, torch.tensor([7.0, 1.0]), at(1)).tolist() == [7.5, 2.5]
-    assert [end.known.tolist() for end in ends] == [[7.5, 2.5]] * 2
+    assert [end.known.get().tolist() for end in ends] == [[7.5, 2.5]] * 2
 
 
 def test_the_first_visit_is_coded_directly():
@@ -97,8 +98,8 @@ def test_samples_are_known_one_by_one():
     exchange(*ends, h[[0, 7]] * 2, at(1, [0, 7], 10))
     for end in ends:
         assert end.known.shape == (10, 3)
-        assert torch.equal(end.known[[0, 7, 2]], torch.stack([h[0] * 2, h[7] * 2, h[2]]))
-        assert not end.known[[1, 3, 4, 5, 6, 8, 9]].any()
+        assert torch.equal(end.known.get(torch.tensor([0, 7, 2])), torch.stack([h[0] * 2, h[7] * 2, h[2]]))
+        assert not end.known.get(torch.tensor([1, 3, 4, 5, 6, 8, 9])).any()
 
 
 def test_a_message_can_be_sent_again_until_it_is_settled():
@@ -138,32 +139,46 @@ def test_the_bound_is_that_of_the_difference():
     assert later.worst < 1e-3 * first.worst
 
 
-def test_half_precision_when_there_is_much_to_know(monkeypatch):
-    """From LARGE components on, in memory and in checkpoints; both ends round alike, so nothing drifts."""
-    monkeypatch.setattr(feedback, "LARGE", 60)
-    for total, dtype in ((19, torch.float32), (20, torch.bfloat16)):
-        ends = Feedback(Entropy(Scalar(8))), Feedback(Entropy(Scalar(8)))
-        h = numbers(total, 3)
-        for t0 in range(6):
-            samples = torch.randperm(total, generator=torch.Generator().manual_seed(t0))[:10].tolist()
-            back = exchange(*ends, h[samples], at(t0, samples, total))
-            assert error(back, h[samples]) <= 30 * 0.03**2
-        assert [end.known.dtype for end in ends] == [dtype] * 2
-        assert torch.equal(ends[0].known, ends[1].known)
-        restored = Feedback(Entropy(Scalar(8)))
-        restored.load_state_dict(ends[0].state_dict())
-        assert restored.known.dtype == dtype
-        assert torch.equal(restored.known, ends[0].known)
+@pytest.mark.parametrize("limit", [0, 1 << 20])
+def test_what_is_known_is_the_same_in_memory_and_on_disk(tmp_path, limit):
+    """And after a restart, with the same limit or with another one."""
+    plain = Feedback(Entropy(Scalar(3))), Feedback(Entropy(Scalar(3)))
+    kept = remembering(limit, tmp_path), remembering(limit, tmp_path)
+    for t0 in range(12):
+        samples = torch.randperm(50, generator=torch.Generator().manual_seed(t0))[:10].tolist()
+        h = numbers(10, 3, seed=t0)
+        back = exchange(*plain, h, at(t0, samples, 50))
+        assert torch.equal(exchange(*kept, h, at(t0, samples, 50)), back)
+        for end in (*plain, *kept):
+            assert torch.equal(end.known.get(), plain[0].known.get())
+        if t0 % 4 == 3:
+            states = [end.state_dict() for end in kept]
+            assert isinstance(states[0]["known"], Log) == (limit == 0 if t0 < 4 else t0 == 7)
+            new = (1 << 20) * (t0 % 8 == 7)
+            kept = remembering(new, tmp_path), remembering(new, tmp_path)
+            for end, state in zip(kept, states, strict=True):
+                end.load_state_dict(state)
 
 
-def test_half_precision_holds_large_numbers(monkeypatch):
-    """A float64 beyond what bfloat16 can be is known as the largest that it can."""
-    monkeypatch.setattr(feedback, "LARGE", 1)
-    ends = Feedback(Identity()), Feedback(Identity())
-    h = torch.tensor([1e100, -1e60, 3.0], dtype=torch.float64)
-    for t0 in range(3):
-        assert torch.allclose(exchange(*ends, h, at(t0)), h, rtol=1e-12)
-        assert ends[0].known.isfinite().all()
+def remembering(limit: int, folder) -> Feedback:
+    end = Feedback(Entropy(Scalar(3)))
+    end.remember(Memory(limit, folder))
+    return end
+
+
+def test_a_wrapper_passes_the_memory_on(tmp_path):
+    wrapped = build("entropy(feedback(scalar:bits=2))")
+    wrapped.remember(Memory(0, tmp_path))
+    exchange(wrapped, build("entropy(feedback(scalar:bits=2))"), numbers(4, 3), at(0, [0, 1, 2, 3], total=9))
+    assert isinstance(wrapped.state_dict()["inner.known"], Log)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".rows"] * 2
+
+
+def test_a_matrix_is_known_in_memory_whatever_the_limit(tmp_path):
+    end = Feedback(Scalar(3))
+    end.remember(Memory(0, tmp_path))
+    exchange(end, Feedback(Scalar(3)), numbers(4, 3), at(0))
+    assert isinstance(end.state_dict()["known"], torch.Tensor)
 
 
 def test_gradients_reach_the_compressor_inside():
@@ -192,6 +207,6 @@ def test_what_is_not_possible_is_refused():
         ends[0].compress(numbers(4, 3), at(1))
     with pytest.raises(CompressError, match="NaN or an infinite value"):
         ends[0].compress(torch.full((3, 3), math.nan), at(1))
-    ends[0].known.fill_(-3e38)
+    ends[0].known.put(None, torch.full((3, 3), -3e38))
     with pytest.raises(CompressError, match="differs too much"):
         ends[0].compress(torch.full((3, 3), 3e38), at(1))

@@ -119,14 +119,17 @@ def test_a_run_that_fails_before_anything_is_kept_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_that_is_killed_is_taken_up_again(tmp_path):
-    """kill -9 of a real process, at any moment."""
-    settings, table = config(rounds=200, precision="float32"), data(dtype=torch.float32)
+@pytest.mark.parametrize("memory_mb", [256, 0])
+def test_a_run_that_is_killed_is_taken_up_again(tmp_path, memory_mb):
+    """kill -9 of a real process, at any moment; with what is known of rows in memory or on disk, in the same bits."""
+    changes = {"rounds": 200, "precision": "float32", "compressor": "feedback(scalar:bits=3)"}
+    settings, table = config(**changes), data(dtype=torch.float32)
     whole = train(settings, table, workers=1)
+    settings = config(**changes, network={"memory_mb": memory_mb})
     script = (
         "from federations import config, data; import torch, pathlib, sys; from cvfl.federation.train import train; "
-        "train(config(rounds=200, precision='float32'), data(dtype=torch.float32), pathlib.Path(sys.argv[1]), "
-        "resume=True, keep_seconds=0.05, workers=1)"
+        f"train(config(**{changes}, network={{'memory_mb': {memory_mb}}}), data(dtype=torch.float32), "
+        "pathlib.Path(sys.argv[1]), resume=True, keep_seconds=0.05, workers=1)"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
     for lines in (20, 90):
@@ -137,6 +140,7 @@ def test_a_run_that_is_killed_is_taken_up_again(tmp_path):
             time.sleep(0.01)
         child.kill()
         assert child.wait() == -signal.SIGKILL
+        assert bool(list((tmp_path / "run" / "state").rglob("*.rows"))) == (memory_mb == 0)
     result = train(settings, table, tmp_path / "run", resume=True, workers=1)
     assert result.summary["parameters"] == whole.summary["parameters"]
     assert result.summary["bytes"] == whole.summary["bytes"]

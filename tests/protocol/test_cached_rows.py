@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 
 from cvfl.compress import build
 from cvfl.errors import ConfigError
+from cvfl.memory import Memory
 from cvfl.protocol import Codec, Loss, Plan, StepSize
 from cvfl.protocol.codec import Samples
 
@@ -52,13 +55,13 @@ def test_where_the_others_cannot_be_read_nothing_is_cached(changes: dict[str, ob
         plan(**changes)
 
 
-def codec(spec: str) -> Codec:
-    return Codec(build(spec), 3, 1, "one", samples=Samples(plan().batch, ROWS), remembers=True)
+def codec(spec: str, memory: Memory) -> Codec:
+    return Codec(build(spec), 3, 1, "one", samples=Samples(plan().batch, ROWS, memory), remembers=True)
 
 
-def restarted(old: Codec, spec: str, t0: int) -> Codec:
-    new = codec(spec)
-    new.load_state_dict({key: value.clone() for key, value in old.state_dict(t0).items()})
+def restarted(old: Codec, spec: str, memory: Memory, t0: int) -> Codec:
+    new, state = codec(spec, memory), old.state_dict(t0)
+    new.load_state_dict({key: value.clone() if isinstance(value, Tensor) else value for key, value in state.items()})
     return new
 
 
@@ -68,9 +71,13 @@ SPECS = ["identity", "scalar:bits=3", "feedback(scalar:bits=2)", "entropy(feedba
 @pytest.mark.parametrize("spec", [*SPECS, "feedback(entropy(shaped))"])
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_what_is_recalled_is_what_was_decoded_last(spec: str, restarts: bool, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("limit", [0, 1 << 20])
+def test_what_is_recalled_is_what_was_decoded_last(
+    spec: str, restarts: bool, dtype: torch.dtype, limit: int, tmp_path: Path
+) -> None:
     """Against a table that a plain loop keeps: at the sender, also when it has gone on, and at a receiver."""
-    sender, receiver, table = codec(spec), codec(spec), torch.full((ROWS, P), torch.nan, dtype=dtype)
+    memory, table = Memory(limit, tmp_path), torch.full((ROWS, P), torch.nan, dtype=dtype)
+    sender, receiver = codec(spec, memory), codec(spec, memory)
     asked: list[tuple[Tensor, Tensor]] = []
     random = torch.Generator().manual_seed(1)
     for t0 in range(14):
@@ -83,10 +90,11 @@ def test_what_is_recalled_is_what_was_decoded_last(spec: str, restarts: bool, dt
         for row, value in zip(batch.tolist(), decoded, strict=True):
             table[row] = value
         if restarts:
-            sender, receiver = (restarted(end, spec, t0) for end in (sender, receiver))
+            sender, receiver = (restarted(end, spec, memory, t0) for end in (sender, receiver))
         asked = [(rows, table[rows]) for rows in (plan().local_rows(t0, q) for q in range(9))]
         for rows, known in asked:
             assert torch.equal(sender.recall(rows, t0, dtype), known)
             assert torch.equal(receiver.recall(rows, t0, dtype), known)
         sender.observe(torch.randn(len(batch), P, generator=random, dtype=dtype), 0.5, decoded)
     assert table.isfinite().all()
+    assert bool(list(tmp_path.iterdir())) == (limit == 0)

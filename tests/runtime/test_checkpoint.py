@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import resource
+import time
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from cvfl.errors import OutputError
+from cvfl.memory import PIECES, Log, Memory, Piece
 from cvfl.runtime.checkpoint import KEEP, CheckpointError, Checkpoints
 
 STATE: dict[str, Any] = {
@@ -235,3 +238,128 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OutputError, match=r"cannot be written: Not a directory"):
         Checkpoints(tmp_path / "file" / "state")
+
+
+def rows_of(checkpoints: Checkpoints) -> set[str]:
+    return {file.name for file in checkpoints.logs.iterdir()}
+
+
+def test_what_is_known_on_disk_is_named_not_copied(tmp_path: Path) -> None:
+    """A checkpoint needs the pieces as far as they were written, and no more bytes for them."""
+    checkpoints = Checkpoints(tmp_path)
+    known = Memory(0, checkpoints.logs).values((4000, 8), torch.float32)
+    known.put(None, torch.ones(4000, 8))
+    for t0 in (1, 2, 3):
+        known.put(torch.arange(t0, 100), torch.full((100 - t0, 8), float(t0)))
+        checkpoints.save(t0, {"deep": [{"known": known.state()}]})
+        assert path(tmp_path, t0).stat().st_size < 4000
+    for t0 in (3, 1, 2):
+        state = Checkpoints(tmp_path).load(t0)["deep"][0]["known"]
+        found = Memory(0, checkpoints.logs).restored(state).get()
+        expected = torch.ones(4000, 8)
+        for before in range(1, t0 + 1):
+            expected[before:100] = before
+        assert torch.equal(found, expected)
+
+
+def test_pieces_that_no_checkpoint_needs_are_removed(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    known = Memory(0, checkpoints.logs).values((80, 2), torch.float32)
+    for t0 in range(12):
+        known.put(None, torch.full((80, 2), float(t0)))
+        checkpoints.save(t0, {"known": known.state()})
+        needed = {piece.name for kept in checkpoints.rounds() for piece in checkpoints.load(kept)["known"].pieces}
+        assert rows_of(checkpoints) == needed
+    assert len(rows_of(checkpoints)) == KEEP * PIECES
+    for t0 in checkpoints.rounds():
+        assert set(Memory(0, checkpoints.logs).restored(checkpoints.load(t0)["known"]).get().unique().tolist()) == {t0}
+    again = Checkpoints(tmp_path)  # a process that starts has to find out what is needed
+    again.save(12, {})
+    assert again.rounds() == [10, 11, 12]
+    assert len(rows_of(again)) == 2 * PIECES
+    again.drop_after(10)
+    again.save(11, {})
+    assert len(rows_of(again)) == PIECES
+
+
+PIECE_DAMAGE = {
+    "gone": lambda file: file.unlink(),
+    "empty": lambda file: file.write_bytes(b""),
+    "torn": lambda file: file.write_bytes(file.read_bytes()[:-1]),
+    "one bit": lambda file: file.write_bytes(file.read_bytes()[:-1] + bytes([file.read_bytes()[-1] ^ 1])),
+}
+
+
+@pytest.mark.parametrize("damage", PIECE_DAMAGE)
+@pytest.mark.parametrize("again", [False, True])
+def test_a_checkpoint_whose_pieces_are_damaged_counts_as_absent(damage: str, again: bool, tmp_path: Path) -> None:
+    """In a new process, and in the one that has found it whole a moment ago; others are not touched by it."""
+    checkpoints = Checkpoints(tmp_path)
+    known = Memory(0, checkpoints.logs).values((80, 2), torch.float32)
+    for t0 in (1, 2):
+        known.put(torch.arange(t0), torch.full((t0, 2), float(t0)))
+        checkpoints.save(t0, {"known": known.state()})
+        known = Memory(0, checkpoints.logs).restored(known.state())  # which begins a piece of its own
+    assert checkpoints.rounds() == [1, 2]
+    first, second = (checkpoints.load(t0)["known"].pieces for t0 in (1, 2))
+    (new,) = set(second) - set(first)
+    time.sleep(0.02)  # a clock of files may tick slowly
+    PIECE_DAMAGE[damage](checkpoints.logs / new.name)
+    found = Checkpoints(tmp_path) if again else checkpoints
+    assert found.rounds() == [1]
+    with pytest.raises(CheckpointError, match="there is no whole checkpoint of round 2"):
+        found.load(2)
+    found.save(3, {})
+    assert found.rounds() == [1, 3]
+
+
+def test_pieces_are_on_the_disk_before_the_checkpoint_that_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints, synced = Checkpoints(tmp_path), list[str]()
+    known = Memory(0, checkpoints.logs).values((80, 2), torch.float32)
+    original = os.fsync
+
+    def noted(handle: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        original(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    for t0 in (1, 2):
+        known.put(torch.arange(30), torch.ones(30, 2))
+        checkpoints.save(t0, {"known": known.state()})
+        names = [piece.name for piece in checkpoints.load(t0)["known"].pieces]
+        assert {*synced[: synced.index("rows")]} <= {*names}
+        assert names[-1] in synced[: synced.index("rows")]
+        assert synced.index("rows") < synced.index(f"round-{t0:08d}.partial")
+        synced.clear()
+    checkpoints.save(3, {"known": known.state()})
+    assert synced[0] == "round-00000003.partial"  # nothing is new
+
+
+def test_a_piece_that_cannot_be_brought_to_the_disk_is_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = kept(tmp_path, 1)
+    known = Memory(0, checkpoints.logs).values((80, 2), torch.float32)
+    known.put(torch.arange(30), torch.ones(30, 2))
+
+    def fail(handle: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(CheckpointError, match=r"round 2 cannot be written \(Input/output error\); older ones stay"):
+        checkpoints.save(2, {"known": known.state()})
+    monkeypatch.undo()
+    assert checkpoints.rounds() == [1]
+
+
+def test_a_piece_of_another_name_is_none(tmp_path: Path) -> None:
+    """A checkpoint reads nothing outside its folder."""
+    checkpoints = Checkpoints(tmp_path)
+    (tmp_path / "secret").write_bytes(b"")
+    empty = hashlib.sha256().hexdigest()
+    checkpoints.logs.mkdir()
+    checkpoints.save(1, {"known": Log((1, 1), "float32", (Piece("../secret", 0, empty),))})
+    assert path(tmp_path, 1).exists()
+    assert checkpoints.rounds() == []

@@ -15,10 +15,10 @@ import pytest
 import torch
 import typer
 
+from cvfl import descriptors
 from cvfl.cli.errors import one_line
 from cvfl.errors import ExhaustedError, OutputError, writing
 from cvfl.runs.journal import Journal
-from cvfl.runtime import descriptors
 from cvfl.runtime.checkpoint import Checkpoints
 
 resource = pytest.importorskip("resource")

@@ -17,13 +17,13 @@ from cvfl.cli.tables import budget_lines, noise_lines, results_table
 from cvfl.cli.train import free_path
 from cvfl.config.files import load_config
 from cvfl.config.schema import RunConfig
+from cvfl.descriptors import claim_descriptors
 from cvfl.errors import ConfigError, check_writable
 from cvfl.federation.roles import PartyRun, ServerRun
 from cvfl.protocol import Loss
 from cvfl.protocol.metrics import evaluate
 from cvfl.runs.directory import RunDirectory, is_being_written
 from cvfl.runtime import one_thread_a_role
-from cvfl.runtime.descriptors import claim_descriptors
 
 Config = Annotated[Path, typer.Argument(help="Configuration file (TOML).")]
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key; repeat for more.")]

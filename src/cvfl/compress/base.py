@@ -15,11 +15,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cvfl.errors import CompressError, ConfigError, DecodeError
+from cvfl.memory import Memory
 from cvfl.rng import DITHER, stream
 from cvfl.theory import ErrorBound
 from cvfl.wire.packet import Packet
@@ -120,11 +122,15 @@ class Compressor(ABC):
         """Learn from a packet that all receivers have, the same at every end; most compressors need not."""
         return
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Everything that must survive a restart."""
+    def remember(self, memory: Memory) -> None:
+        """Keep what is known of samples in this memory; most compressors know nothing of them."""
+        return
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that must survive a restart: tensors, and what a memory keeps on disk."""
         return {}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave."""
         if state:
             raise ConfigError(f"{type(self).__name__} keeps no state but was given {sorted(state)}")
@@ -160,6 +166,10 @@ class Wrapper(Compressor):
     def loosen(self, least: float) -> None:
         """Pass on to the compressor inside."""
         self.inner.loosen(least)
+
+    def remember(self, memory: Memory) -> None:
+        """Pass on to the compressor inside."""
+        self.inner.remember(memory)
 
 
 def checked_bits(bits: int) -> int:

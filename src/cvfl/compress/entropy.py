@@ -11,6 +11,7 @@ Nothing describes the models: both ends count the symbols of earlier blocks and 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,12 +70,12 @@ class Entropy(Wrapper):
         """Those of the compressor inside."""
         return self.inner.nominal_bits(t0)
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Any]:
         """The counts, and the state of the compressor inside."""
         counts = {f"counts.{index}": torch.from_numpy(value) for index, value in self.counts.items()}
         return counts | {f"inner.{key}": value for key, value in self.inner.state_dict().items()}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore both."""
         named = {tuple(key.split(".", 1)): value for key, value in state.items()}
         self._last = None

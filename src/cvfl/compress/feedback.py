@@ -15,17 +15,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cvfl.compress.base import Compressor, Context, Wrapper, flat, float_type
 from cvfl.errors import CompressError, ConfigError
+from cvfl.memory import InMemory, Memory, Values
 from cvfl.theory import ErrorBound
 from cvfl.wire.packet import Packet
-
-LARGE = 1 << 26
-"""Components (samples x P) from which on the known values are kept at half precision, in memory and checkpoints."""
 
 
 class Feedback(Wrapper):
@@ -37,7 +36,9 @@ class Feedback(Wrapper):
         if isinstance(inner, Feedback):
             raise ConfigError("feedback of feedback is feedback; write it once")
         self.inner = inner
-        self.known: Tensor | None = None
+        self.known: Values | None = None
+        self._memory = Memory()
+        self._read: tuple[Tensor | None, Tensor] | None = None
 
     def compress(self, h: Tensor, context: Context) -> Packet:
         """Compress what is new."""
@@ -52,13 +53,12 @@ class Feedback(Wrapper):
         """All ends have the reconstruction: it is known from now on."""
         known = self._known(packet.shape, context)
         self.inner.settle(packet, decoded - known.to(decoded), context)
-        if self.known is None:
-            shape = packet.shape if context.samples is None else (context.total, *packet.shape[1:])
-            large = math.prod(shape) >= LARGE
-            self.known = torch.zeros(shape, dtype=torch.bfloat16 if large else packet.dtype)
-        rows = ... if context.samples is None else context.samples
-        most = torch.finfo(self.known.dtype).max  # which is less than a float64 may be, if half precision is kept
-        self.known[rows] = decoded.clamp(-most, most).to(self.known)
+        if self.known is None and context.samples is None:
+            self.known = InMemory(torch.zeros(packet.shape, dtype=packet.dtype))
+        elif self.known is None:
+            self.known = self._memory.values((context.total, *packet.shape[1:]), packet.dtype)
+        self._read = None
+        self.known.put(context.samples, decoded)
 
     def bound(self, h: Tensor, context: Context) -> ErrorBound:
         """The inner bound for the difference, and the rounding of a subtraction and an addition."""
@@ -72,14 +72,20 @@ class Feedback(Wrapper):
         """Those of the compressor inside."""
         return self.inner.nominal_bits(t0)
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def remember(self, memory: Memory) -> None:
+        """Keep what is known there."""
+        self._memory = memory
+        super().remember(memory)
+
+    def state_dict(self) -> dict[str, Any]:
         """What is known, and the state of the compressor inside."""
-        known = {} if self.known is None else {"known": self.known}
+        known = {} if self.known is None else {"known": self.known.state()}
         return known | {f"inner.{key}": value for key, value in self.inner.state_dict().items()}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore both."""
-        self.known = state["known"].clone() if "known" in state else None
+        self.known = self._read = None  # what was known makes room first
+        self.known = self._memory.restored(state["known"]) if "known" in state else None
         self.inner.load_state_dict(
             {key.removeprefix("inner."): value for key, value in state.items() if key.startswith("inner.")}
         )
@@ -95,7 +101,8 @@ class Feedback(Wrapper):
         """What all ends know of these rows."""
         if self.known is None:
             return torch.zeros(shape)
-        known = self.known if context.samples is None else self.known[context.samples]
-        if tuple(known.shape) != shape:
-            raise ConfigError(f"feedback knows {tuple(known.shape)} of this message and now gets {shape}")
-        return known
+        if self._read is None or self._read[0] is not context.samples:  # once for all that is done with a message
+            self._read = context.samples, self.known.get(context.samples)
+        if tuple(self._read[1].shape) != shape:
+            raise ConfigError(f"feedback knows {tuple(self._read[1].shape)} of this message and now gets {shape}")
+        return self._read[1]

@@ -198,6 +198,8 @@ class NetworkConfig(Section):
     """Rounds between two checkpoints."""
     max_frame_mb: int = Field(default=256, ge=1, le=1024)
     """The largest frame that is accepted, in megabytes."""
+    memory_mb: int = Field(default=256, ge=0)
+    """Megabytes of memory for what a role knows of rows, as error feedback does; what is more is kept on disk."""
 
 
 class RunConfig(Section):

@@ -12,6 +12,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -101,6 +102,7 @@ def make_recipe(
         offered=offered,
         holder=label_holder(config, facts.names),
         release=_release(config.privacy.clip, config.privacy.noise),
+        memory=config.network.memory_mb << 20,
     )
 
 
@@ -216,14 +218,12 @@ def party_machine(
     return sealed(recipe, party, recipe.server(labels, codecs) if m == recipe.holder else None, secrets)
 
 
-def server_machine(
-    recipe: Recipe, labels: Labels | None, codecs: Codecs | None = None, around: int = 0
-) -> ServerMachine:
+def server_machine(recipe: Recipe, labels: Labels | None, codecs: Codecs, around: int = 0) -> ServerMachine:
     """The server with the labels; a relay if they stay with a party. `around` is what a budget sets aside."""
     if recipe.holder:
         return Relay(recipe.plan, recipe.holder)
     assert labels is not None
-    return recipe.server(labels, codecs or recipe.codecs(), around)
+    return recipe.server(labels, codecs, around)
 
 
 @dataclass(frozen=True)
@@ -260,13 +260,14 @@ def make_federation(
     apart: bool = False,
     noise_secrets: Mapping[str, bytes] | None = None,
     around: int = 0,
+    folder: Path | None = None,
 ) -> Federation:
     """All roles in this process, sharing codecs so that each packet is decoded once.
 
     With `apart` each role decodes for itself, as on a machine of its own; the bits are the same. Noise comes from
-    a secret of each party, given by name or drawn.
+    a secret of each party, given by name or drawn. What is known of rows is in the folder when memory is too small.
     """
-    codecs, secrets, plan = recipe.codecs(), _session(recipe), recipe.plan
+    codecs, secrets, plan = recipe.codecs(folder), _session(recipe), recipe.plan
     labels = labels_of(data, plan.device)
     parties = tuple(
         party_machine(
@@ -274,7 +275,7 @@ def make_federation(
             m,
             holding_of(data, m - 1, plan),
             labels,
-            recipe.codecs() if apart else codecs,
+            recipe.codecs(folder) if apart else codecs,
             secrets.get(m),
             Secret(noise_secrets[name]) if noise_secrets and name in noise_secrets else None,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -66,14 +67,17 @@ class ServerRows(ABC):
         """What the parties must know of each other."""
         return facts_of(self.names, offers, self.sizes() or [], self._loss, self._outputs)
 
-    def machine(self, facts: dict[str, Any], ids: Sequence[int] = ()) -> ServerMachine:
-        """The server with its labels; a relay when they stay with a party. So many ids were aligned, if any."""
+    def machine(self, facts: dict[str, Any], ids: Sequence[int] = (), folder: Path | None = None) -> ServerMachine:
+        """The server with its labels; a relay when they stay with a party. So many ids were aligned, if any.
+
+        What it knows of rows is in the folder when its memory is too small.
+        """
         recipe = make_recipe(self.config, read_facts(facts), [elsewhere] * len(self.names))
         aside = 0 if self.config.budget is None else around(self.config, facts, ids, recipe.plan.evaluations)
         if self._labels is None:
-            return server_machine(recipe, None)
+            return server_machine(recipe, None, recipe.codecs(folder))
         parts = {part: y.to(recipe.plan.device) for part, y in vars(self._labels).items()}
-        return server_machine(recipe, Labels(**parts), around=aside)
+        return server_machine(recipe, Labels(**parts), recipe.codecs(folder), aside)
 
 
 class NamedLabels(ServerRows):

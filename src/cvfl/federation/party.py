@@ -217,7 +217,7 @@ class PartyRole:
         self._check_loss(begin.t0)
         facts = read_facts(begin.facts)
         self.rows.check(facts, self.offer.width, self.offer.compressor)
-        party = self.rows.machine(facts, self._secrets, self._noise_secret)
+        party = self.rows.machine(facts, self._secrets, self._noise_secret, self._checkpoints.logs)
         if begin.t0 > 0:
             self._restore(party, begin.t0)
         keyed = self.rows.keyed and not party.done
@@ -282,7 +282,7 @@ class PartyRole:
     def _end_again(self, end: dict[str, Any] | None) -> None:
         """A party that ended before it could hand over its model needs nobody to do so."""
         if end is not None and end["t0"] in self._checkpoints.rounds():
-            self.party = self.rows.machine(read_facts(end["facts"]), None, self._noise_secret)
+            self.party = self.rows.machine(read_facts(end["facts"]), None, self._noise_secret, self._checkpoints.logs)
             self._restore(self.party, end["t0"])
             self.done = True
 

@@ -10,6 +10,7 @@ import hmac
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -91,9 +92,16 @@ class PartyRows(ABC):
 
     @abstractmethod
     def machine(
-        self, facts: Facts, secrets: PairSecrets | None = None, noise_secret: Secret | None = None
+        self,
+        facts: Facts,
+        secrets: PairSecrets | None = None,
+        noise_secret: Secret | None = None,
+        folder: Path | None = None,
     ) -> PartyMachine:
-        """The party for these facts, with the secrets of this session and the party's own of this run."""
+        """The party for these facts, with the secrets of this session and the party's own of this run.
+
+        What it knows of rows is in the folder when its memory is too small.
+        """
 
     def _recipe(self, facts: Facts, maker: MakeModel) -> Recipe:
         makers = [maker if name == self.name else elsewhere for name in facts.names]
@@ -124,7 +132,11 @@ class NamedRows(PartyRows):
         return [len(y) for y in (self.data.train_labels, self.data.validation_labels, self.data.test_labels)]
 
     def machine(
-        self, facts: Facts, secrets: PairSecrets | None = None, noise_secret: Secret | None = None
+        self,
+        facts: Facts,
+        secrets: PairSecrets | None = None,
+        noise_secret: Secret | None = None,
+        folder: Path | None = None,
     ) -> PartyMachine:
         """The party with its part of the data."""
         at = self.m - 1
@@ -132,7 +144,7 @@ class NamedRows(PartyRows):
         maker = party_maker(self.config, self.name, self.data.train[at], categories)
         recipe = self._recipe(facts, maker)
         labels, holding = labels_of(self.data, recipe.plan.device), holding_of(self.data, at, recipe.plan)
-        return party_machine(recipe, self.m, holding, labels, recipe.codecs(), secrets, noise_secret)
+        return party_machine(recipe, self.m, holding, labels, recipe.codecs(folder), secrets, noise_secret)
 
 
 class TableRows(PartyRows):
@@ -174,7 +186,7 @@ class TableRows(PartyRows):
         outputs = len(label.classes) if label.loss is Loss.MULTICLASS else 1
         # Rounded to what the run computes with: every role does that with them, and they travel as they are here.
         labels = label.tensor(order, train, getattr(torch, self.config.precision)).double()
-        self._told = Told(parts, label.loss, outputs, labels)
+        self._told, self._fractions = Told(parts, label.loss, outputs, labels), np.zeros(0)  # which have served
         return write_targets(self._told, with_labels=not self.config.privacy.relayed)
 
     def accept(self, targets: Targets) -> None:
@@ -186,7 +198,7 @@ class TableRows(PartyRows):
         drawn = Shares(data.test_share, data.validation_share).of(self._fractions[used])
         if (told.loss is Loss.SQUARED or not data.stratify) and not np.array_equal(drawn, told.parts[used]):
             raise RemoteProtocolError(f"{who}: rows for other parts than their key says")
-        self._told = told
+        self._told, self._fractions = told, np.zeros(0)  # which have served
 
     def _order(self, parts: NDArray[np.int8]) -> tuple[NDArray[np.int64], int]:
         """Places of the used rows: training, then validation, then test; and how many are for training."""
@@ -240,7 +252,11 @@ class TableRows(PartyRows):
         return self._prepared
 
     def machine(
-        self, facts: Facts, secrets: PairSecrets | None = None, noise_secret: Secret | None = None
+        self,
+        facts: Facts,
+        secrets: PairSecrets | None = None,
+        noise_secret: Secret | None = None,
+        folder: Path | None = None,
     ) -> PartyMachine:
         """The party with its columns prepared."""
         x, told, preparation = self._x(), self._told, self.preparation
@@ -254,4 +270,4 @@ class TableRows(PartyRows):
         known, validation, test = torch.tensor_split(typed, (len(rows[0]), len(rows[0]) + len(rows[1])))
         holding = Holding(self.name, rows[0], held_out, known if recipe.plan.algorithm == 1 else None)
         labels = Labels(known, test, validation)
-        return party_machine(recipe, self.m, holding, labels, recipe.codecs(), secrets, noise_secret)
+        return party_machine(recipe, self.m, holding, labels, recipe.codecs(folder), secrets, noise_secret)

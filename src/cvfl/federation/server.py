@@ -315,7 +315,8 @@ class ServerRole:
         self.meter.begin()
         self._keep()
         self.keeper.counted()
-        self.rounds.go_back(self.rows.machine(facts, self.aligned.sizes if self.aligned else ()), t0)
+        ids = self.aligned.sizes if self.aligned else ()
+        self.rounds.go_back(self.rows.machine(facts, ids, self.rounds.logs), t0)
         return replies
 
     def _keep(self) -> None:
@@ -332,7 +333,7 @@ class ServerRole:
         """The state after the last round is written when every party has its own: such a run is over."""
         if over is not None and over in self.rounds.kept():
             self.facts, self.done = facts, True
-            self.rounds.go_back(self.rows.machine(facts), over)
+            self.rounds.go_back(self.rows.machine(facts, folder=self.rounds.logs), over)
 
     def _farewell(self, m: int) -> Replies:
         """For a party that was away when the run ended: it has the last round, and hears that it was the last."""

@@ -24,7 +24,7 @@ from cvfl.runs.journal import Journal
 from cvfl.runs.progress import Progress
 from cvfl.runs.summary import summarise
 from cvfl.runtime import Meter, rounds
-from cvfl.runtime.checkpoint import Checkpoints
+from cvfl.runtime.checkpoint import Checkpoints, logs_in
 from cvfl.runtime.round import between_rounds, take_up
 
 KEEP_SECONDS = 30.0
@@ -66,7 +66,8 @@ def train(
     recipe = recipe_for(config, loaded.data, models, server_model)
     rehearsal = Rehearsal(config, recipe, loaded)
     aside = 0 if config.budget is None else rehearsal.foreseen()
-    federation = make_federation(recipe, loaded.data, False, noise_secrets, aside)
+    logs = logs_in(directory.state) if directory else None
+    federation = make_federation(recipe, loaded.data, False, noise_secrets, aside, logs)
     run = _Run(config, federation, loaded, rehearsal, name or config.compressor, directory, keep_seconds)
     try:
         for progress in run.rounds(workers):

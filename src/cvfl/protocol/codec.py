@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,10 +21,11 @@ from torch import Tensor
 
 from cvfl.compress import Compressor, Context, Feedback
 from cvfl.errors import CompressError, DecodeError
+from cvfl.memory import Memory, Values
 from cvfl.theory import ErrorBound
 from cvfl.wire import Bytes, decode_packet, encode_packet
 
-State = Mapping[str, Tensor]
+State = Mapping[str, Any]
 _OPEN, _WHICH, _MEMORY = "open packet", "open round and shape", "memory"
 LIMIT = {torch.float32: 2.0**60, torch.float64: 2.0**476}
 """Largest value that is sent: whoever sends larger ones is named before anybody computes with them. Lossy ones may
@@ -45,10 +46,11 @@ class Measured:
 
 @dataclass(frozen=True)
 class Samples:
-    """Which samples the rows of a round's message are, of how many."""
+    """Which samples the rows of a round's message are, of how many, and where it is kept what is known of them."""
 
     of: Callable[[int], Tensor]
     total: int
+    memory: Memory = field(default_factory=Memory)
 
 
 class Codec:
@@ -67,8 +69,10 @@ class Codec:
         self.compressor = compressor
         self.name = name
         self._remembers = remembers and not isinstance(compressor, Feedback)
-        self._memory: Tensor | None = None
+        self._memory: Values | None = None
         self._samples = samples
+        if samples is not None:
+            compressor.remember(samples.memory)
         self._now = self._of(Context(seed, 0, m, part))
         self._lock = threading.RLock()
         # Two rounds: a sender may measure its next packet while other roles of its process still decode this one.
@@ -140,9 +144,10 @@ class Codec:
         context = self._context(then)
         self.compressor.settle(decode_packet(data, shape), decoded, context)
         if self._remembers:
+            assert self._samples is not None  # or nothing would be remembered
             if self._memory is None:
-                self._memory = decoded.new_zeros(context.total, *shape[1:])
-            self._memory[_samples(context)] = decoded
+                self._memory = self._samples.memory.values((context.total, *shape[1:]), dtype)
+            self._memory.put(context.samples, decoded)
         self._open = None
 
     @property
@@ -156,15 +161,14 @@ class Codec:
             known = self.compressor.known if isinstance(self.compressor, Feedback) else self._memory
             if self._open is None or self._open[0] != t0:
                 assert known is not None
-                return known[rows].to(dtype)
+                return known.get(rows).to(dtype)
             now = self.decode(self._open[1], t0, *self._open[2:])
             samples, places = _samples(self._context(t0)).sort()
             at = torch.searchsorted(samples, rows).clamp_max(len(samples) - 1)
             fresh, newest = samples[at] == rows, now[places[at]]
             if known is None:
                 return newest
-            # As it will be kept, so that it is the same whether a sender of this process has gone on already or not.
-            return torch.where(fresh[:, None], newest.to(known), known[rows]).to(dtype)
+            return torch.where(fresh[:, None], newest, known.get(rows).to(newest))
 
     def measure(self, h: Tensor, data: Bytes, t0: int) -> Measured:
         """The squared error that the receivers of this packet see, and its bound."""
@@ -203,13 +207,13 @@ class Codec:
         with self._lock:
             self.compressor.loosen(least)
 
-    def state_dict(self, t0: int) -> dict[str, Tensor]:
+    def state_dict(self, t0: int) -> dict[str, Any]:
         """What the compressor knows before round t0, and the packet of round t0 if there is one already."""
         with self._lock:
             self._settle(t0)
             state = self.compressor.state_dict()
             if self._memory is not None:
-                state |= {_MEMORY: self._memory}
+                state |= {_MEMORY: self._memory.state()}
             if self._open is None or not self._learns:
                 return state
             then, data, shape, _ = self._open
@@ -220,7 +224,9 @@ class Codec:
         """Restore the compressor, and what was open."""
         with self._lock:
             self._decoded, self._open = {}, None
-            self._memory = state[_MEMORY].clone() if _MEMORY in state else None
+            self._memory = None  # what is remembered makes room first
+            if self._samples is not None and _MEMORY in state:
+                self._memory = self._samples.memory.restored(state[_MEMORY])
             own = (_OPEN, _WHICH, _MEMORY)
             self.compressor.load_state_dict({key: state[key] for key in state if key not in own})
             if _OPEN in state:

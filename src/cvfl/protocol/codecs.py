@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cvfl.compress import Masked
 from cvfl.compress.masked import Mask
+from cvfl.memory import Memory
 from cvfl.protocol.aggregate import Aggregate
 from cvfl.protocol.codec import Codec
 from cvfl.protocol.model_codec import ModelCodec
@@ -26,6 +27,8 @@ class Codecs:
     models: Mapping[int, ModelCodec]
     total: Aggregate | None = None
     held_out_total: Aggregate | None = None
+    memory: Memory = field(default_factory=Memory)
+    """Where it is kept what is known of rows."""
 
     def mask(self, m: int, mask: Mask) -> None:
         """Give party m the masks of its session."""

@@ -227,12 +227,15 @@ class Party:
         return h
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a restart needs; the embedding itself is computed again from it."""
+        """Everything that a restart needs; the embedding itself is computed again from it.
+
+        After the last round nothing is coded any more, and what the ends of compressors have learnt is left out.
+        """
         return {
             "t0": self.t0,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "codecs": self.exchange.state_dict(self.t0),
+            "codecs": {} if self.done else self.exchange.state_dict(self.t0),
             "release": self.release.state_dict() if self.release else {},
             "stopping": {"models": self._snapshots.kept, "over": self._stopped},
         }

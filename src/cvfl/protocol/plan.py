@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from cvfl.errors import ConfigError
@@ -100,7 +101,7 @@ class Plan:
         """Rows of round t0's batch, the same at every role: each epoch is a new order of all rows."""
         epoch, place = divmod(t0, self.rounds_per_epoch)
         order = _order(self.seed, epoch, self.rows)
-        return order[place * self.batch_size : (place + 1) * self.batch_size]
+        return order[place * self.batch_size : (place + 1) * self.batch_size].long()
 
     def local_rows(self, t0: int, q: int) -> Tensor:
         """Rows of local step q, the same at every role: the batch, or with `cached` from the second step on others.
@@ -110,7 +111,7 @@ class Plan:
         if q == 0 or not self.cached:
             return self.batch(t0)
         sent = min(self.rows, (t0 + 1) * self.batch_size)
-        return _order(self.seed, 0, self.rows)[_places(self.seed, t0, q, sent, self.batch_size)]
+        return _order(self.seed, 0, self.rows)[_places(self.seed, t0, q, sent, self.batch_size)].long()
 
     def uniform(self, t0: int, m: int) -> Tensor:
         """A number uniform over [0, 1) for every row of round t0's batch, which belong to role m."""
@@ -134,6 +135,11 @@ def _places(seed: int, t0: int, q: int, sent: int, count: int) -> Tensor:
     return torch.from_numpy(words.astype(np.int64))
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=3)  # at the end of an epoch the next one's, too, and with cached rows always the first
 def _order(seed: int, epoch: int, rows: int) -> Tensor:
-    return torch.from_numpy(stream(seed, BATCH, epoch).permutation(rows))
+    return _compact(stream(seed, BATCH, epoch).permutation(rows))
+
+
+def _compact(order: NDArray[np.int64]) -> Tensor:
+    """Several orders of all rows are kept: at half the size, if their numbers allow it."""
+    return torch.from_numpy(order.astype(np.int32) if len(order) < 1 << 31 else order)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -11,6 +13,7 @@ from torch import nn
 from cvfl.compress import Compressor, Masked, Scalar
 from cvfl.compress.masked import finest
 from cvfl.errors import ConfigError
+from cvfl.memory import Memory
 from cvfl.protocol.aggregate import Aggregate
 from cvfl.protocol.codec import Codec, Samples
 from cvfl.protocol.codecs import Codecs
@@ -47,11 +50,13 @@ class Recipe:
     """The role that holds the labels, and with them the server model when it is a party."""
     release: MakeRelease | None = None
     """What an embedding passes through before it leaves a party."""
+    memory: float = math.inf
+    """Bytes of memory that a role may take for what it knows of rows; a role's own affair, which no bit depends on."""
 
-    def codecs(self) -> Codecs:
-        """New codecs for all senders."""
-        plan, parties = self.plan, list(enumerate(self.names, start=1))
-        samples, kept = Samples(plan.batch, plan.rows), plan.cached
+    def codecs(self, folder: Path | None = None) -> Codecs:
+        """New codecs for all senders; what they know of rows beyond the role's memory is kept in the folder."""
+        plan, parties, memory = self.plan, list(enumerate(self.names, start=1)), Memory(self.memory, folder)
+        samples, kept = Samples(plan.batch, plan.rows, memory), plan.cached
         make, part = (
             (self.partial_compressor, "sum over the others") if plan.folding else (self.gradient_compressor, "gradient")
         )
@@ -59,13 +64,13 @@ class Recipe:
             m: Codec(self.compressors[m - 1](), plan.seed, m, name, samples=samples, remembers=kept)
             for m, name in parties
         }
-        held_out = Samples(lambda t0: torch.arange(plan.held_out_rows), plan.held_out_rows)
+        held_out = Samples(lambda t0: torch.arange(plan.held_out_rows), plan.held_out_rows, memory)
         evaluation = {
             m: Codec(self.evaluation_compressors[m - 1](), plan.seed, m, name, "test embedding", held_out)
             for m, name in parties
         }
         replies = {m: Codec(make(), plan.seed, m, f"server, for {name}", part, samples, kept) for m, name in parties}
-        codecs = Codecs(embedding, evaluation, replies, self._model_codecs())
+        codecs = Codecs(embedding, evaluation, replies, self._model_codecs(), memory=memory)
         return self._masked(codecs) if plan.secure else codecs
 
     def _masked(self, codecs: Codecs) -> Codecs:

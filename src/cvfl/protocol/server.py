@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from cvfl.errors import CompressError, DataError, DecodeError, LocalProtocolError, RemoteProtocolError
+from cvfl.memory import Values
 from cvfl.protocol.codec import Measured
 from cvfl.protocol.codecs import Codecs
 from cvfl.protocol.exchange import Replies, exchange
@@ -75,16 +76,17 @@ class Server:
         self._phi: list[Tensor] | None = None
         self._embeddings: dict[int, Bytes] = {}
         self._evaluations: dict[int, Bytes] = {}
+        self._memory = codecs.memory
         self._seen = self._unseen()
         self._stopping, self._snapshots = Stopping(plan.patience, plan.improving), Snapshots(model, 0)
         self._stopped = False
 
-    def _unseen(self) -> Tensor:
+    def _unseen(self) -> Values:
         """For every training row its outputs when last seen in training: none yet."""
         plan = self.plan
         with torch.no_grad():
             outputs = self.model.eval()([torch.zeros(1, w, dtype=plan.dtype, device=plan.device) for w in plan.widths])
-        return torch.full_like(outputs, float("nan")).repeat(plan.rows, *(1,) * (outputs.ndim - 1))
+        return self._memory.values((plan.rows, *outputs.shape[1:]), outputs.dtype, float("nan"))
 
     @property
     def done(self) -> bool:
@@ -193,7 +195,7 @@ class Server:
         self.plan.optimizer.step(self.optimizer)
         if q == 0:
             self.loss = float(loss.detach())
-            self._seen[rows] = outputs.detach()
+            self._seen.put(rows, outputs.detach())
 
     def _check_finite(self, what: str, values: Tensor) -> None:
         if not bool(torch.isfinite(values).all()):
@@ -220,7 +222,7 @@ class Server:
 
     def _evaluate(self, t0: int) -> None:
         packets, self._evaluations = self._evaluations, {}
-        plan, seen = self.plan, ~torch.isnan(self._seen.reshape(self.plan.rows, -1)[:, 0])
+        plan = self.plan
         with _from_parties():
             phi = self.exchange.read(self.exchange.gathered(packets, t0, held_out=True), t0, held_out=True)
         self.model.eval()
@@ -231,7 +233,13 @@ class Server:
         validation, test = map(self._metrics, held_out, (self.labels.validation, self.labels.test))
         if self.pace is not None:
             self.pace.evaluated(Evaluation(t0, m, packet) for m, packet in packets.items())
-        self.evaluation = Evaluated(t0, self._metrics(self._seen[seen], self.labels.train[seen]), validation, test)
+        self.evaluation = Evaluated(t0, self._metrics_in_training(), validation, test)
+
+    def _metrics_in_training(self) -> dict[str, float]:
+        """Of the rows that were seen so far."""
+        outputs = self._seen.get().to(self.plan.device)
+        seen = ~torch.isnan(outputs.reshape(self.plan.rows, -1)[:, 0])
+        return self._metrics(outputs[seen], self.labels.train[seen])
 
     def _ended(self, t0: int) -> Replies:
         """The end, if this evaluation shows that nothing is to be gained any more, or was the last one."""
@@ -250,13 +258,13 @@ class Server:
         return evaluate(self.plan.loss, outputs, labels) if len(labels) else {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a restart needs, also between two messages of a round."""
+        """Everything that a restart needs, also between two messages of a round; less when all is over."""
         return {
             "t0": self.t0,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "codecs": self.exchange.state_dict(self.t0),
-            "seen": self._seen,
+            "codecs": {} if self.done else self.exchange.state_dict(self.t0),
+            "seen": None if self.done else self._seen.state(),
             "loss": self.loss,
             "pace": self.pace.state_dict() if self.pace else None,
             "evaluation": asdict(self.evaluation) if self.evaluation else None,
@@ -281,5 +289,8 @@ class Server:
         self.exchange.load_state_dict(state["codecs"])
         if self.pace is not None:
             self.pace.load_state_dict(state["pace"])
-        self._seen, self._phi = state["seen"].clone(), state["phi"]
+        if state["seen"] is not None:
+            del self._seen  # it makes room first
+            self._seen = self._memory.restored(state["seen"], float("nan"))
+        self._phi = state["phi"]
         self._embeddings, self._evaluations = dict(state["embeddings"]), dict(state["evaluations"])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cvfl.runtime.descriptors import with_descriptor
+from cvfl.descriptors import with_descriptor
 
 TAIL = 1 << 14
 """Bytes that are read from the end of a file of lines at first; a line is seldom longer."""

@@ -37,6 +37,11 @@ class ServerRounds:
         """The rounds that can be gone back to, ascending."""
         return self._checkpoints.rounds()
 
+    @property
+    def logs(self) -> Path:
+        """The folder for what the server's machine knows of rows."""
+        return self._checkpoints.logs
+
     def belongs_to(self, what: str) -> None:
         """What its checkpoints are of; those of anything else are refused."""
         self._checkpoints.of = what

@@ -30,6 +30,8 @@ from cvfl.errors import DataError
 from cvfl.types import Section
 
 MISSING = "(missing)"
+_ROWS = 1 << 20
+"""Rows that are transformed at a time."""
 
 
 class Settings(Section):
@@ -84,7 +86,14 @@ class Preparation:
 
     def transform(self, table: Table, rows: NDArray[np.int64], dtype: torch.dtype = torch.float32) -> Tensor:
         """Rows of a table as they went, or would have gone, into training."""
-        return _joined([_apply(t, _read(table, name), rows, dtype) for name, t in self.transformers.items()])
+        x, at = torch.empty(len(rows), len(self.columns), dtype=dtype), 0
+        for name, transformer in self.transformers.items():
+            values, width = _read(table, name), _width(transformer)
+            for start in range(0, len(rows), _ROWS):
+                some = slice(start, start + _ROWS)
+                x[some, at : at + width] = _apply(transformer, values, rows[some], dtype)
+            at += width
+        return x
 
     def save(self, path: Path) -> None:
         """Write it without pickle; `load` refuses a file that holds anything else."""
@@ -115,14 +124,13 @@ def prepare(
     """Fit on the first `train` of these rows and transform all of them."""
     embedded = settings.categories == "embedding"
     last = [name for name in features if embedded and table.kind(name) is Kind.CATEGORY]
-    transformers, blocks = {}, []
+    transformers = {}
     for name in [*(name for name in features if name not in last), *last]:
         values = _read(table, name)
         _check_varied(table, name, values)
-        fitted = transformers[name] = _new(table.kind(name), settings).fit(values.of(rows[:train]))
-        blocks.append(_apply(fitted, values, rows, dtype))
-    kinds = {name: str(table.kind(name)) for name in transformers}
-    return Preparation(kinds, transformers), _joined(blocks)
+        transformers[name] = _new(table.kind(name), settings).fit(values.of(rows[:train]))
+    preparation = Preparation({name: str(table.kind(name)) for name in transformers}, transformers)
+    return preparation, preparation.transform(table, rows, dtype)
 
 
 @dataclass(frozen=True)
@@ -205,14 +213,3 @@ def _apply(transformer: Any, column: _Column, rows: NDArray[np.int64], dtype: to
     few = np.asarray(transformer.transform(column.values), dtype=np.float64)
     few += isinstance(transformer, OrdinalEncoder)  # what training never saw is code 0
     return torch.from_numpy(few).to(dtype)[torch.from_numpy(column.codes[rows].astype(np.int64))]
-
-
-def _joined(blocks: list[Tensor]) -> Tensor:
-    """The blocks side by side; each is let go when it is copied."""
-    whole = torch.empty(len(blocks[0]), sum(block.shape[1] for block in blocks), dtype=blocks[0].dtype)
-    at = whole.shape[1]
-    while blocks:
-        block = blocks.pop()
-        whole[:, at - block.shape[1] : at] = block
-        at -= block.shape[1]
-    return whole
