@@ -148,9 +148,9 @@ def filled() -> None:
     """Let roles of this process know all rows from the start."""
     plain = Recipe.codecs
 
-    def codecs(recipe: Recipe, folder: Path | None = None) -> Codecs:
-        made = plain(recipe, folder)
-        fill(made, recipe.plan)
+    def codecs(self: Recipe, folder: Path | None = None) -> Codecs:
+        made = plain(self, folder)
+        fill(made, self.plan)
         return made
 
     Recipe.codecs = codecs  # type: ignore[method-assign, assignment]
