@@ -185,6 +185,10 @@ def test_others_are_compared_with_the_best_of_several_baselines(results):
         ("", ""),
         ("4.0×", "+0.0500 (one seed)"),
     ]
+    # One that was tried with fewer seeds is not compared with, however few its bytes are.
+    runs += [changed(run, seed=run.seed + 1) for run in (runs[0], runs[2])]
+    rows = suite_table("wine", study, study.preset["cpu"], runs).rows
+    assert [str(row[4]) for row in rows[:3]] == ["", "", "16.0×"]
 
 
 def test_a_figure_has_all_cells_and_a_logarithmic_axis(results):

@@ -40,7 +40,7 @@ def suite_table(name: str, study: Study, preset: Preset, runs: Sequence[Run]) ->
     """The rows of a suite's member."""
     rows = rows_of(study, runs)
     cost, training = (costs(study, preset, rows, figure, MB) for figure in (ALL, TRAINING))
-    base = baseline(cost)
+    base = baseline(cost, rows)
     epochs = [to_target(study, preset, found, lambda line: line.epoch) for found in rows.values()]
     final = [spread([_final(run, study.metric) for run in found]) for found in rows.values()]
     whole = {cell: spread([run.sent.total / MB for run in found]) for cell, found in rows.items()}
@@ -67,9 +67,13 @@ def suite_table(name: str, study: Study, preset: Preset, runs: Sequence[Run]) ->
     return table if (least := _floor(study, rows)) is None else _with_floor(table, name, least)
 
 
-def baseline(cost: Mapping[str, Spread | None]) -> str | None:
-    """The cell without compression that needs the fewest bytes; the first one if none reaches the target."""
-    plain = [cell for cell in cost if is_baseline(cell)]
+def baseline(cost: Mapping[str, Spread | None], rows: Rows) -> str | None:
+    """The cell without compression that needs the fewest bytes; the first one if none reaches the target.
+
+    Where some have more seeds than others, it is one of those: the others were tried to find it.
+    """
+    most = max((len(runs) for cell, runs in rows.items() if is_baseline(cell)), default=0)
+    plain = [cell for cell in cost if is_baseline(cell) and len(rows[cell]) == most]
     reached = {cell: found.mean for cell in plain if (found := cost[cell]) is not None}
     return min(reached, key=reached.__getitem__) if reached else next(iter(plain), None)
 
