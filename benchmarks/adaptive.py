@@ -39,7 +39,8 @@ class Run(NamedTuple):
 
 def trained(name: str, seed: int, **keys: Any) -> Run | None:
     """A run of 120 rounds, evaluated ten times; None if it diverged, or if its budget could not be kept."""
-    usual = {"rounds": 120, "batch_size": 64, "local_iterations": 5, "evaluate_every": 12, "seed": seed}
+    usual: dict[str, Any] = {"rounds": 120, "batch_size": 64, "local_iterations": 5, "local_rows": "batch"}
+    usual |= {"evaluate_every": 12, "seed": seed}
     try:
         summary = train(parse_config(usual | FEDERATIONS[name] | keys), workers=1).summary
     except CvflError as error:
