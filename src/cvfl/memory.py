@@ -87,6 +87,10 @@ class Memory:
         self._held: WeakSet[InMemory] = WeakSet()
         self._lock = threading.Lock()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Memory:
+        """Whoever is copied goes on to keep things in the same place."""
+        return self
+
     def values(self, shape: tuple[int, ...], dtype: torch.dtype, fill: float = 0.0) -> Values:
         """New values, which are all `fill`."""
         return self._in_memory(shape, dtype, fill) or OnDisk(self.folder, shape, dtype, fill)

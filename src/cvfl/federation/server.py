@@ -291,7 +291,9 @@ class ServerRole:
     def _has_completed(self, m: int, complete: Complete) -> Replies:
         assert self.rounds.server is not None  # since the rounds have begun
         server = self.rounds.server
-        if complete.rounds != (server.t0 if server.done else server.plan.rounds):
+        # A label holder tells the others to stop before it reports the round that shows it.
+        soon = server.t0 + 1 if server.plan.patience else server.plan.rounds
+        if complete.rounds != (server.t0 if server.done else soon):
             raise RemoteProtocolError(f"{self.names[m - 1]}: it is complete after round {complete.rounds}")
         if strange := complete.parameters.keys() - self.rows.models_at(m):
             raise RemoteProtocolError(f"{self.names[m - 1]}: a hash of the model of {min(strange)}")

@@ -47,7 +47,7 @@ def suite_table(name: str, study: Study, preset: Preset, runs: Sequence[Run]) ->
     missed = told_missed(study, preset, rows)
     compared = {
         f"{label} minus {BASELINE}, by seed": [_compared(rows, cell, base, metric) for cell in rows]
-        for label, metric in (("it", study.metric), ("ROC AUC", "roc_auc"), ("loss", "loss"))
+        for label, metric in (("metric", study.metric), ("ROC AUC", "roc_auc"), ("loss", "loss"))
     }
     columns: dict[str, Sequence[Cell]] = {
         "": [name] * len(rows),
