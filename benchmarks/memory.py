@@ -153,7 +153,7 @@ def filled() -> None:
         fill(made, self.plan)
         return made
 
-    Recipe.codecs = codecs  # type: ignore[method-assign, assignment]
+    Recipe.codecs = codecs  # type: ignore[method-assign]
 
 
 def serve(chosen: argparse.Namespace, folder: Path) -> None:
