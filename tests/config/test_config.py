@@ -52,7 +52,7 @@ GOOD = {"data": {"name": "digits"}, "step_size": {"eta": 0.1}, "rounds": 3}
         ({"budget": "1 MB", "compressor": "scalar:bits=2"}, "budget needs a compressor that can adapt, 'auto' or one"),
         (
             {"budget": "1 MB", "party": {"bank": {"compressor": "topk:bits=2"}}},
-            "'auto' or one around 'shaped'; party.bank.compressor is none",
+            "'auto' or one around 'shaped'; party.bank.compressor cannot",
         ),
         ({"budget": "1 MB", "algorithm": 2, "local_iterations": 1}, "budget is for algorithm 1 with embeddings"),
         ({"budget": "1 MB", "privacy": {"labels": "server"}}, "budget is for algorithm 1 with embeddings"),

@@ -124,7 +124,7 @@ _RULES: tuple[tuple[Callable[[RunConfig], object], str], ...] = (
     ),
     (
         lambda c: c.budget is not None and _rigid(c),
-        "budget needs a compressor that can adapt, 'auto' or one around 'shaped'; {} is none",
+        "budget needs a compressor that can adapt, 'auto' or one around 'shaped'; {} cannot",
     ),
 )
 

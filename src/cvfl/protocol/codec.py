@@ -74,6 +74,7 @@ class Codec:
         if samples is not None:
             compressor.remember(samples.memory)
         self._now = self._of(Context(seed, 0, m, part))
+        self._order: tuple[int, Tensor, Tensor] | None = None
         self._lock = threading.RLock()
         # Two rounds: a sender may measure its next packet while other roles of its process still decode this one.
         self._decoded: dict[tuple[int, bytes], Tensor] = {}
@@ -163,12 +164,18 @@ class Codec:
                 assert known is not None
                 return known.get(rows).to(dtype)
             now = self.decode(self._open[1], t0, *self._open[2:])
-            samples, places = _samples(self._context(t0)).sort()
+            samples, places = self._sorted(t0)
             at = torch.searchsorted(samples, rows).clamp_max(len(samples) - 1)
             fresh, newest = samples[at] == rows, now[places[at]]
             if known is None:
                 return newest
             return torch.where(fresh[:, None], newest, known.get(rows).to(newest))
+
+    def _sorted(self, t0: int) -> tuple[Tensor, Tensor]:
+        """The samples of round t0 in ascending order, and their places in its message: once for all local steps."""
+        if self._order is None or self._order[0] != t0:
+            self._order = t0, *_samples(self._context(t0)).sort()
+        return self._order[1:]
 
     def measure(self, h: Tensor, data: Bytes, t0: int) -> Measured:
         """The squared error that the receivers of this packet see, and its bound."""

@@ -65,9 +65,9 @@ class Exchange(ABC):
         self.plan, self.codecs, self.model, self.m, self.labels = plan, codecs, model, m, labels
         self.measured: Measured | None = None
         self.certified: Certificate | None = None
+        """Of what the server sent last, where one is computed and an evaluation follows: the worst of all parties."""
         self.level: int | None = None
         """The level of the budget that the server told in this round, at a party."""
-        """Of what the server sent last, where one is computed and an evaluation follows: the worst of all parties."""
         blank = [torch.zeros(2, width, dtype=plan.dtype, device=plan.device) for width in plan.widths]
         self.forward = Forward(model, plan.seed, m, blank)
 
