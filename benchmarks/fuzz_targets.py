@@ -15,12 +15,12 @@ from safetensors.torch import save
 
 from cvfl.compress import Context, Masked, Scalar, build
 from cvfl.compress.registry import AUTO
-from cvfl.config.schema import DataConfig
+from cvfl.config.sections import DataConfig
 from cvfl.data.tables.split import Part
 from cvfl.errors import DecodeError, RemoteProtocolError
-from cvfl.federation.admission import Kept, admitted, check_kept, common_round
-from cvfl.federation.targets import read_targets
-from cvfl.federation.terms import facts_of, read_facts
+from cvfl.federation.agreement.admission import Kept, admitted, check_kept, common_round
+from cvfl.federation.agreement.targets import read_targets
+from cvfl.federation.agreement.terms import facts_of, read_facts
 from cvfl.privacy.keys import Keyring, SessionKey
 from cvfl.protocol import Loss
 from cvfl.protocol.aggregate import Aggregate

@@ -37,10 +37,11 @@ from cvfl.compress import Feedback
 from cvfl.config.files import parse_config
 from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
-from cvfl.federation import labels, rows
+from cvfl.federation import rows
+from cvfl.federation.agreement import labels
+from cvfl.federation.agreement.terms import offer_of, terms_of
 from cvfl.federation.party import PartyRole
 from cvfl.federation.server import ServerRole
-from cvfl.federation.terms import offer_of, terms_of
 from cvfl.protocol import Codecs, Loss, Plan, Recipe
 from cvfl.runtime import one_thread_a_role
 from cvfl.runtime.checkpoint import Checkpoints

@@ -24,7 +24,7 @@ from cvfl.data import VerticalData
 from cvfl.federation.build import Federation, make_federation
 from cvfl.models import LSTM, MLP, Concat, ResNet
 from cvfl.protocol import Loss, Plan, Recipe, StepSize
-from cvfl.protocol.layers import initialised
+from cvfl.protocol.learning.layers import initialised
 from cvfl.rng import stream
 from cvfl.runtime import Meter, rounds
 

@@ -7,9 +7,9 @@ import pytest
 from conformance.cases import settings
 from cvfl.config.files import parse_config
 from cvfl.errors import ConfigError, RemoteProtocolError
+from cvfl.federation.agreement.terms import offer_of, terms_of
 from cvfl.federation.build import recipe_for
 from cvfl.federation.roles import ServerRun
-from cvfl.federation.terms import offer_of, terms_of
 from cvfl.wire.control import Hello, encode_control
 from federations import config, data
 

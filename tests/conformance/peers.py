@@ -17,7 +17,7 @@ from cryptography.x509.oid import NameOID
 from conformance.cases import settings
 from conformance.outcome import Outcome, same
 from conformance.threads import Threads
-from cvfl.federation.terms import offer_of, terms_of
+from cvfl.federation.agreement.terms import offer_of, terms_of
 from cvfl.runtime.grpc.channel import METHOD, SERVICE, Identity, grpc
 from cvfl.wire.control import Hello, encode_control
 

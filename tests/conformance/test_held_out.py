@@ -18,7 +18,7 @@ from cvfl.data import VerticalData
 from cvfl.federation.build import Federation, make_federation, recipe_for
 from cvfl.federation.load import load_data
 from cvfl.protocol import Loss
-from cvfl.protocol.metrics import evaluate, headline
+from cvfl.protocol.learning.metrics import evaluate, headline
 from cvfl.runtime import Meter, rounds
 
 LIMIT = 0.001

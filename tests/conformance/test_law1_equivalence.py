@@ -9,7 +9,7 @@ from torch import nn
 from cvfl.federation.build import Federation, recipe_for
 from cvfl.models.server import Ended
 from cvfl.protocol import Loss
-from cvfl.protocol.layers import initialised
+from cvfl.protocol.learning.layers import initialised
 from federations import config, data, federation, parameters, run
 
 

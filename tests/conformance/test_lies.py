@@ -21,10 +21,10 @@ from conformance.outcome import in_process, same
 from cvfl.config.schema import RunConfig
 from cvfl.data.tables.split import seed_key
 from cvfl.errors import CvflError, DecodeError, RemoteProtocolError
-from cvfl.federation.handshake import Phase
+from cvfl.federation.agreement.handshake import Phase
+from cvfl.federation.agreement.terms import offer_of, terms_of
 from cvfl.federation.load import in_order
 from cvfl.federation.party import PartyRole
-from cvfl.federation.terms import offer_of, terms_of
 from cvfl.privacy.identity import Identity
 from cvfl.privacy.keys import Keyring, SessionKey
 from cvfl.runtime.grpc.certificates import make_certificates

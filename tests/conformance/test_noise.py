@@ -21,9 +21,9 @@ from conformance.outcome import Outcome, same
 from conformance.threads import threads
 from cvfl.config.schema import RunConfig
 from cvfl.errors import RemoteProtocolError
+from cvfl.federation.agreement.terms import offer_of, terms_of
 from cvfl.federation.build import Federation, make_federation, recipe_for
 from cvfl.federation.roles import PartyRun, ServerRun
-from cvfl.federation.terms import offer_of, terms_of
 from cvfl.federation.train import train
 from cvfl.protocol import Loss, Party
 from cvfl.rng import stream

@@ -24,7 +24,8 @@ from typer.testing import CliRunner
 from conformance.cases import settings
 from cvfl.cli.nvflare_job import nvflare_job, nvflare_site
 from cvfl.config.files import load_config
-from cvfl.config.schema import PrivacyConfig, RunConfig
+from cvfl.config.schema import RunConfig
+from cvfl.config.sections import PrivacyConfig
 from cvfl.errors import ConfigError, CvflError
 from cvfl.federation.nvflare import CLASSES, PROGRESS_FILE, ROLES, _settings, write_job
 from cvfl.federation.nvflare_simulator import train_nvflare

@@ -14,7 +14,7 @@ from conformance.loop import Loop
 from conformance.outcome import in_process, same
 from cvfl.config.schema import RunConfig
 from cvfl.errors import LocalProtocolError, RemoteProtocolError
-from cvfl.federation.handshake import DOWN, TABLE, UP, Anything, Link, Phase, Seat
+from cvfl.federation.agreement.handshake import DOWN, TABLE, UP, Anything, Link, Phase, Seat
 from cvfl.types import Direction
 from cvfl.wire import (
     Blinded,

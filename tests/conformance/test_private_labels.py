@@ -8,7 +8,7 @@ from torch import nn
 
 from cvfl.federation.build import recipe_for
 from cvfl.protocol import Loss
-from cvfl.protocol.layers import initialised
+from cvfl.protocol.learning.layers import initialised
 from federations import config, data, federation, parameters, run
 
 Q, ROUNDS = 4, 6

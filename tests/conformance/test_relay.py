@@ -16,9 +16,9 @@ from conformance.loop import Loop
 from conformance.outcome import Outcome, in_process, of_parties, same, written
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError, RemoteProtocolError
-from cvfl.federation.labels import TableLabels
+from cvfl.federation.agreement.labels import TableLabels
+from cvfl.federation.agreement.terms import offer_of
 from cvfl.federation.processes import add_parties, train_grpc
-from cvfl.federation.terms import offer_of
 from cvfl.wire import Embedding, Passed, Report, decode, encode
 from cvfl.wire.control import Hello, Settled, decode_control
 from cvfl.wire.frame import kind_of

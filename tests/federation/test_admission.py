@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cvfl.errors import RemoteProtocolError
-from cvfl.federation.admission import Kept, check_kept, common_round
+from cvfl.federation.agreement.admission import Kept, check_kept, common_round
 
 OURS = Kept("ab", [10, 20, 30])
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cvfl.errors import DecodeError
-from cvfl.federation.terms import MOST_ERRORS, told_certificates, told_errors
+from cvfl.federation.agreement.terms import MOST_ERRORS, told_certificates, told_errors
 from cvfl.protocol import Certificate
 from cvfl.wire.control import CONTROL, MAX_CONTROL, MOST_CERTIFICATES, Complete, decode_control, encode_control
 from cvfl.wire.frame import seal

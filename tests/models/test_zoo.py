@@ -14,7 +14,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from cvfl.errors import ConfigError
 from cvfl.models import MVCNN, Attention, Sum, TabularMLP, party_model, server_model
 from cvfl.protocol.fusion import held, joined
-from cvfl.protocol.layers import Forward, initialised
+from cvfl.protocol.learning.layers import Forward, initialised
 from cvfl.rng import stream
 
 F64 = torch.float64

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cvfl.protocol import Loss
-from cvfl.protocol.metrics import evaluate
+from cvfl.protocol.learning.metrics import evaluate
 
 
 def test_binary_by_hand() -> None:

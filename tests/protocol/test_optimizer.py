@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from cvfl.protocol import Optimizer
-from cvfl.protocol.optimizer import _optimizers
+from cvfl.protocol.learning.optimizer import _optimizers
 
 KINDS = ("Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "AdamW", "ASGD", "NAdam", "RAdam", "RMSprop", "SGD")
 

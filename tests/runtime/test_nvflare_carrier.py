@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from conformance.cases import settings
 from cvfl.errors import DataError, DecodeError, RemoteProtocolError
-from cvfl.federation.labels import NamedLabels
+from cvfl.federation.agreement.labels import NamedLabels
+from cvfl.federation.agreement.terms import offer_of, terms_of
 from cvfl.federation.load import load_data
 from cvfl.federation.party import PartyRole
 from cvfl.federation.rows import NamedRows
 from cvfl.federation.server import ServerRole
-from cvfl.federation.terms import offer_of, terms_of
 from cvfl.federation.train import train
 from cvfl.rng import stream
 from cvfl.runs.directory import fingerprint

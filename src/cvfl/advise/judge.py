@@ -25,7 +25,7 @@ from cvfl.errors import ConfigError
 from cvfl.federation.build import recipe_for
 from cvfl.federation.load import Loaded
 from cvfl.protocol import Plan
-from cvfl.protocol.metrics import BETTER_LOW, headline
+from cvfl.protocol.learning.metrics import BETTER_LOW, headline
 
 NEARLY = 0.05
 """Seconds that differ by a smaller share count as equal: they are not known better than that."""

@@ -18,7 +18,8 @@ from cvfl.api.progress import shown
 from cvfl.api.run import Bytes, Metrics, Run, Scores
 from cvfl.config.draft import Choices, check_choices, configuration, examine
 from cvfl.config.files import load_config, merged, parse_config, read_toml
-from cvfl.config.schema import RunConfig, id_columns
+from cvfl.config.schema import RunConfig
+from cvfl.config.sections import id_columns
 from cvfl.data import VerticalData
 from cvfl.data.tables.sources import Source, open_table
 from cvfl.errors import ConfigError, DataError

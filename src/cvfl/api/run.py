@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from torch import nn
 
-from cvfl.protocol.metrics import BETTER_LOW
+from cvfl.protocol.learning.metrics import BETTER_LOW
 from cvfl.report.format import MB, shares
 from cvfl.runs.journal import read_lines
 from cvfl.runs.read import read_run

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from cvfl.models import MLP
 from cvfl.protocol import Loss
-from cvfl.protocol.layers import seeded
+from cvfl.protocol.learning.layers import seeded
 from cvfl.rng import stream
 
 AUDIT = "audit"

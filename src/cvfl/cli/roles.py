@@ -21,7 +21,7 @@ from cvfl.descriptors import claim_descriptors
 from cvfl.errors import ConfigError, check_writable
 from cvfl.federation.roles import PartyRun, ServerRun
 from cvfl.protocol import Loss
-from cvfl.protocol.metrics import evaluate
+from cvfl.protocol.learning.metrics import evaluate
 from cvfl.runs.directory import RunDirectory, is_being_written
 from cvfl.runtime import one_thread_a_role
 

@@ -14,7 +14,7 @@ from cvfl.compress import Scalar, build
 from cvfl.compress.limits import limits
 from cvfl.config.schema import GRID, RunConfig
 from cvfl.errors import ConfigError, suggest
-from cvfl.protocol.layers import initialised
+from cvfl.protocol.learning.layers import initialised
 from cvfl.protocol.recipe import MakeModel
 from cvfl.rng import stream
 from cvfl.types import SERVER

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cvfl.config.schema import RunConfig
-from cvfl.federation.terms import terms_of
+from cvfl.federation.agreement.terms import terms_of
 from cvfl.protocol import Loss
 from cvfl.types import SERVER
 from cvfl.wire.control import Begin, Hello, Offer, encode_control

@@ -44,8 +44,8 @@ from cvfl.protocol import (
     ServerMachine,
 )
 from cvfl.protocol.fusion import Foldable
-from cvfl.protocol.layers import initialised
-from cvfl.protocol.metrics import METRICS, headline
+from cvfl.protocol.learning.layers import initialised
+from cvfl.protocol.learning.metrics import METRICS, headline
 from cvfl.protocol.recipe import MakeModel
 from cvfl.protocol.release import MakeRelease, Secret
 from cvfl.types import SERVER

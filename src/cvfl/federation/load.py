@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cvfl.config.schema import DataConfig, RunConfig, check_tables, id_columns
+from cvfl.config.schema import RunConfig, check_tables
+from cvfl.config.sections import DataConfig, id_columns
 from cvfl.data import VerticalData
 from cvfl.data.sets.catalogue import load_named
 from cvfl.data.tables.kinds import DEFAULT_MISSING

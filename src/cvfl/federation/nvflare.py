@@ -29,9 +29,9 @@ from cvfl.config.files import parse_config
 from cvfl.config.schema import RunConfig, check_tables
 from cvfl.data.sets.catalogue import READERS
 from cvfl.errors import ConfigError, writing
+from cvfl.federation.agreement.terms import NOT_TERMS, NOT_TERMS_OF_DATA
 from cvfl.federation.load import row_key
 from cvfl.federation.roles import PartyRun, ServerRun, federation_names
-from cvfl.federation.terms import NOT_TERMS, NOT_TERMS_OF_DATA
 from cvfl.privacy.identity import Identity
 from cvfl.runs.progress import Progress, progress_values
 from cvfl.runtime.nvflare.place import Place

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from cvfl.errors import DecodeError, RemoteProtocolError
-from cvfl.federation.handshake import Link, Seat
+from cvfl.federation.agreement.handshake import Link, Seat
+from cvfl.federation.agreement.settling import Said, Settling
+from cvfl.federation.agreement.terms import digest_of, read_facts, told_certificates, told_errors
 from cvfl.federation.keeping import PartyKeeper
 from cvfl.federation.rows import PartyRows, TableRows
-from cvfl.federation.settling import Said, Settling
-from cvfl.federation.terms import digest_of, read_facts, told_certificates, told_errors
 from cvfl.privacy.identity import Identity
 from cvfl.privacy.keys import Keyring, PairSecrets, SessionKey
 from cvfl.privacy.released import Released

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from cvfl.config.schema import RunConfig
+from cvfl.federation.agreement.targets import LOSSES, label_bytes
+from cvfl.federation.agreement.terms import facts_of, offer_of, terms_of, told_certificates, told_errors
 from cvfl.federation.around import around
 from cvfl.federation.load import Loaded, row_key
-from cvfl.federation.targets import LOSSES, label_bytes
-from cvfl.federation.terms import facts_of, offer_of, terms_of, told_certificates, told_errors
 from cvfl.protocol import Certificate, Plan, Recipe
 from cvfl.runtime.meter import Meter
 from cvfl.types import SERVER, Direction

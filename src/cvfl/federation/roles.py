@@ -12,22 +12,23 @@ from typing import Any
 
 from torch import nn
 
-from cvfl.config.schema import PartyConfig, RunConfig
+from cvfl.config.schema import RunConfig
+from cvfl.config.sections import PartyConfig
 from cvfl.errors import ConfigError, suggest, writing
+from cvfl.federation.agreement.labels import NamedLabels, ServerRows, TableLabels
+from cvfl.federation.agreement.terms import elsewhere, offer_of, read_facts, terms_of
 from cvfl.federation.build import make_recipe
 from cvfl.federation.keeping import PartyKeeper, ServerKeeper
-from cvfl.federation.labels import NamedLabels, ServerRows, TableLabels
 from cvfl.federation.load import load_data, open_party, row_secret
 from cvfl.federation.party import PartyRole
 from cvfl.federation.rows import NamedRows, PartyRows, TableRows
 from cvfl.federation.server import ServerRole
 from cvfl.federation.state import ALIGNMENT, NOISE, State, kept_secret, write_secret
-from cvfl.federation.terms import elsewhere, offer_of, read_facts, terms_of
 from cvfl.federation.train import RunResult
 from cvfl.privacy.account import check_accountant
 from cvfl.privacy.identity import Identity
 from cvfl.protocol import Certificate, Measured, Recipe
-from cvfl.protocol.metrics import headline
+from cvfl.protocol.learning.metrics import headline
 from cvfl.runs import directory as record
 from cvfl.runs.journal import Journal
 from cvfl.runs.progress import Progress

@@ -1,6 +1,6 @@
 """What a party brings to the handshake: rows of a data set by name, or of its own table, and its model.
 
-What the server brings is in labels.py.
+What the server brings is in agreement/labels.py.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from cvfl.data.tables.organisation import PartyTable
 from cvfl.data.tables.prepare import Preparation
 from cvfl.data.tables.split import LEFT_OUT, Part, Shares
 from cvfl.errors import DataError, LocalProtocolError, RemoteProtocolError
+from cvfl.federation.agreement.targets import Told, read_targets, write_targets
+from cvfl.federation.agreement.terms import elsewhere
 from cvfl.federation.build import Facts, holding_of, labels_of, make_recipe, party_machine, party_maker
 from cvfl.federation.load import in_order, numbered_in_order, parts_of
-from cvfl.federation.targets import Told, read_targets, write_targets
-from cvfl.federation.terms import elsewhere
 from cvfl.privacy.keys import PairSecrets
 from cvfl.protocol import Holding, Labels, Loss, PartyMachine, Recipe
 from cvfl.protocol.recipe import MakeModel

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from cvfl.errors import DecodeError, RemoteProtocolError
-from cvfl.federation.admission import Kept, admitted, check_kept, common_round
-from cvfl.federation.handshake import Anything, Link, Phase, Seat
+from cvfl.federation.agreement.admission import Kept, admitted, check_kept, common_round
+from cvfl.federation.agreement.handshake import Anything, Link, Phase, Seat
+from cvfl.federation.agreement.labels import ServerRows, TableLabels
 from cvfl.federation.keeping import ServerKeeper
-from cvfl.federation.labels import ServerRows, TableLabels
 from cvfl.privacy import Aligned, AlignmentServer
 from cvfl.runtime.carrier import Replies
 from cvfl.runtime.checkpoint import Checkpoints

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from cvfl.errors import ConfigError, writing
-from cvfl.federation.terms import digest_of
+from cvfl.federation.agreement.terms import digest_of
 
 LOCK, NOISE, ALIGNMENT = "lock", "noise.secret", "alignment"
 SECRET = 32

@@ -17,7 +17,7 @@ from cvfl.federation.build import Federation, make_federation, recipe_for
 from cvfl.federation.load import Loaded, load_data
 from cvfl.federation.rehearsal import Rehearsal
 from cvfl.privacy.account import check_accountant
-from cvfl.protocol.metrics import headline
+from cvfl.protocol.learning.metrics import headline
 from cvfl.protocol.recipe import MakeModel
 from cvfl.runs.directory import RunDirectory, alignment, fingerprint, round_line
 from cvfl.runs.journal import Journal

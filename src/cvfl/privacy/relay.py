@@ -23,7 +23,7 @@ from cvfl.errors import LocalProtocolError, RemoteProtocolError
 from cvfl.privacy.keys import PairSecrets
 from cvfl.privacy.sealing import Sealing
 from cvfl.protocol import Certificate, Evaluated, Measured, Party, PartyMachine, Plan, Recipe, Server
-from cvfl.protocol.stopping import Stopping
+from cvfl.protocol.learning.stopping import Stopping
 from cvfl.wire import Message, Passed, Report
 from cvfl.wire.message import EMBEDDING, EVALUATION
 

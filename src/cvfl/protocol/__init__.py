@@ -3,10 +3,10 @@
 from cvfl.protocol.codec import Codec, Measured
 from cvfl.protocol.codecs import Codecs
 from cvfl.protocol.follow import Certificate
-from cvfl.protocol.losses import Loss
+from cvfl.protocol.learning.losses import Loss
+from cvfl.protocol.learning.optimizer import Optimizer, StepSize
 from cvfl.protocol.machines import PartyMachine, ServerMachine
 from cvfl.protocol.model_codec import ModelCodec
-from cvfl.protocol.optimizer import Optimizer, StepSize
 from cvfl.protocol.party import Party
 from cvfl.protocol.plan import Plan
 from cvfl.protocol.recipe import Recipe

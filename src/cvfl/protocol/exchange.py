@@ -28,7 +28,7 @@ from cvfl.protocol.codec import Codec, Measured, restore, states_of
 from cvfl.protocol.codecs import Codecs
 from cvfl.protocol.follow import Certificate, certify, lesson, worst
 from cvfl.protocol.fusion import Foldable, held, slope_of
-from cvfl.protocol.layers import Forward
+from cvfl.protocol.learning.layers import Forward
 from cvfl.protocol.model_codec import ModelCodec
 from cvfl.protocol.pace import split_level
 from cvfl.protocol.plan import Plan

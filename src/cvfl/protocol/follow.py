@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from cvfl.protocol.codec import Codec
-from cvfl.protocol.losses import Loss
+from cvfl.protocol.learning.losses import Loss
 
 _FEW = 10_000  # held-out rows from which on their number does not matter
 _DIGITS = 6  # of a certificate, which travels as text: more would say nothing

@@ -21,12 +21,12 @@ from cvfl.protocol.codec import Measured
 from cvfl.protocol.codecs import Codecs
 from cvfl.protocol.exchange import Slope, exchange
 from cvfl.protocol.follow import Certificate, certify, lesson, prime
-from cvfl.protocol.layers import Forward
+from cvfl.protocol.learning.layers import Forward
+from cvfl.protocol.learning.stopping import Snapshots
 from cvfl.protocol.pace import least_ease
 from cvfl.protocol.plan import Plan
 from cvfl.protocol.release import EMBEDDING, EVALUATION, Clipped, Release
 from cvfl.protocol.rows import Holding
-from cvfl.protocol.stopping import Snapshots
 from cvfl.wire import Embedding, Evaluation, Message, Stop
 
 _EVALUATION_ROWS = 1024

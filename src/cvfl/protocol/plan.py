@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cvfl.errors import ConfigError
-from cvfl.protocol.losses import Loss
-from cvfl.protocol.optimizer import Optimizer, StepSize
+from cvfl.protocol.learning.losses import Loss
+from cvfl.protocol.learning.optimizer import Optimizer, StepSize
 from cvfl.rng import BATCH, DRAW, LOCAL, stream
 
 

@@ -18,7 +18,7 @@ from cvfl.protocol.aggregate import Aggregate
 from cvfl.protocol.codec import Codec, Samples
 from cvfl.protocol.codecs import Codecs
 from cvfl.protocol.fusion import Foldable
-from cvfl.protocol.layers import initialised
+from cvfl.protocol.learning.layers import initialised
 from cvfl.protocol.model_codec import ModelCodec
 from cvfl.protocol.party import Party
 from cvfl.protocol.plan import Plan

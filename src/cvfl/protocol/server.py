@@ -23,10 +23,10 @@ from cvfl.protocol.codecs import Codecs
 from cvfl.protocol.exchange import Replies, exchange
 from cvfl.protocol.follow import Certificate
 from cvfl.protocol.fusion import joined
-from cvfl.protocol.metrics import evaluate
+from cvfl.protocol.learning.metrics import evaluate
+from cvfl.protocol.learning.stopping import Snapshots, Stopping
 from cvfl.protocol.pace import Pace, least_ease, with_level
 from cvfl.protocol.plan import Plan
-from cvfl.protocol.stopping import Snapshots, Stopping
 from cvfl.types import SERVER
 from cvfl.wire import Bytes, Embedding, Evaluation, Message, Stop
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from operator import attrgetter
 from statistics import fmean
 
-from cvfl.protocol.metrics import BETTER_LOW
+from cvfl.protocol.learning.metrics import BETTER_LOW
 from cvfl.report.figures import colour
 from cvfl.report.format import (
     NOT_RECORDED,

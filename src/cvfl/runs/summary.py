@@ -9,8 +9,8 @@ from cvfl import theory
 from cvfl.config.schema import RunConfig
 from cvfl.privacy.account import account
 from cvfl.protocol import Recipe
-from cvfl.protocol.metrics import BETTER_LOW, headline
-from cvfl.protocol.stopping import Stopping
+from cvfl.protocol.learning.metrics import BETTER_LOW, headline
+from cvfl.protocol.learning.stopping import Stopping
 from cvfl.runs.directory import PARTS, sent_by_party, versions
 from cvfl.runs.record import Best, CompressionError, Scores, Sent, SentInAll, Summary
 from cvfl.runtime import Meter

@@ -9,7 +9,7 @@ import torch
 from sklearn.metrics import accuracy_score, f1_score, roc_auc_score, top_k_accuracy_score
 from torch import Tensor
 
-from cvfl.protocol.losses import Loss
+from cvfl.protocol.learning.losses import Loss
 
 BETTER_LOW = frozenset({"loss", "rmse"})
 METRICS = {

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cvfl.config.schema import DataConfig
+from cvfl.config.sections import DataConfig
 from cvfl.data.tables.split import LEFT_OUT, Part
 from cvfl.errors import RemoteProtocolError
 from cvfl.protocol import Loss

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from cvfl.protocol.metrics import BETTER_LOW
+from cvfl.protocol.learning.metrics import BETTER_LOW
 
 State = dict[str, Tensor]
 

@@ -15,10 +15,10 @@ from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
 from cvfl.data.tables.split import Part
 from cvfl.errors import LocalProtocolError, RemoteProtocolError
+from cvfl.federation.agreement.targets import read_targets
+from cvfl.federation.agreement.terms import elsewhere, facts_of, read_facts
 from cvfl.federation.around import around
 from cvfl.federation.build import labels_of, make_recipe, server_machine
-from cvfl.federation.targets import read_targets
-from cvfl.federation.terms import elsewhere, facts_of, read_facts
 from cvfl.protocol import Labels, Loss, ServerMachine
 from cvfl.wire.control import How, Offer
 from cvfl.wire.targets import Targets

@@ -1,0 +1,197 @@
+"""The sections of a configuration: data, models, parties, privacy, stopping, network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, field_serializer, model_validator
+
+from cvfl.data.sets.catalogue import NamedSet
+from cvfl.data.tables.address import without_password
+from cvfl.data.tables.ids import Duplicates
+from cvfl.data.tables.prepare import Settings
+from cvfl.data.tables.table import Kind
+from cvfl.types import Section
+
+
+class DataConfig(NamedSet):
+    """A data set by name, or how the parties' own tables meet: how people are found, split and prepared."""
+
+    validation_share: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the rows that are held out to choose the best round; for tables of the parties."""
+    stratify: bool = False
+    """Whether every part gets the same share of each class; for tables of the parties."""
+    id: str | tuple[str, ...] | None = None
+    """The column that names a person, or several that do together, in every table that does not say otherwise."""
+    alignment: Literal["private", "aligned"] = "private"
+    """Find the shared people by private set intersection, or take row i to be the same person everywhere."""
+    prepare: Settings = Settings()
+    """How columns become numbers, at every party that does not say otherwise."""
+
+    @model_validator(mode="after")
+    def _leaves_rows(self) -> DataConfig:
+        if self.test_share + self.validation_share >= 1:
+            raise ValueError("data.test_share and data.validation_share leave no row to train on")
+        return self
+
+
+class PartyModelConfig(Section):
+    """A party's model: its kind or `module:function`, the width P of the embedding, and hidden layers."""
+
+    name: str = "mlp"
+    """A model by name (linear, mlp, lstm, gru, cnn, resnet, mvcnn), or your own as `module:function`."""
+    width: int = Field(default=16, ge=1, le=1 << 20)
+    """P, how many numbers a row's embedding has."""
+    hidden: tuple[int, ...] = (32,)
+    """Sizes of the hidden layers; what they mean depends on the model."""
+
+
+class ServerModelConfig(Section):
+    """The server model over all embeddings: its kind or `module:function`, and hidden layers."""
+
+    name: str = "linear"
+    """A model by name (linear, mlp, sum, attention), or your own as `module:function`."""
+    hidden: tuple[int, ...] = ()
+    """Sizes of the hidden layers."""
+
+
+class PartyConfig(Section):
+    """One party: its table and what is taken from it, and where it differs from the others."""
+
+    table: Path | None = None
+    """The party's table: a CSV or Parquet file, as seen from the configuration file."""
+    url: str | None = None
+    """The database that has the party's table instead; `${NAME}` comes from the environment."""
+    query: str | None = None
+    """The query that gives the table."""
+    delimiter: str | None = Field(default=None, min_length=1, max_length=1)
+    """What separates the columns of a CSV file; found from its header if not given."""
+    missing: tuple[str, ...] = ()
+    """Words for a missing value besides the usual ones."""
+    id: str | tuple[str, ...] | None = None
+    """The column that names a person in this table, if it has another name here; or several, in the same order."""
+    id_type: Literal["text", "integer"] = "text"
+    """Compare ids as text, or as integers without leading zeros."""
+    duplicates: Duplicates = "error"
+    """Of rows with the same id: refuse them, or take the first or the last one."""
+    features: tuple[str, ...] = ("*",)
+    """Columns to use, by name or pattern."""
+    exclude: tuple[str, ...] = ()
+    """Columns to leave out, by name or pattern."""
+    label: str | None = None
+    """The column to predict; exactly one party has it."""
+    positive: str | None = None
+    """The class that counts as 1 when there are two; the last in order if not given."""
+    types: dict[str, Kind] = Field(default_factory=dict)
+    """The type of a column where the guess is wrong."""
+    prepare: Settings | None = None
+    """How this party's columns become numbers, if otherwise than at the others."""
+    model: PartyModelConfig | None = None
+    """This party's model, if it has another than the others."""
+    compressor: str | None = None
+    """This party's compressor C_m, if it has another than the others."""
+    row_secret: Path | None = None
+    """A file with the secret by which an earlier run ordered and split its rows, to repeat it; the first party's."""
+    fingerprint: str | None = Field(default=None, pattern=r"^[0-9A-Fa-f]{2}(:?[0-9A-Fa-f]{2}){31}$")
+    """SHA-256 of the certificate that this party is known by; any other one of the authority is refused then."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> PartyConfig:
+        if self.table is not None and self.url is not None:
+            raise ValueError("give either a table or a url with a query")
+        if (self.url is None) != (self.query is None):
+            raise ValueError("url and query belong together")
+        return self
+
+    @property
+    def has_table(self) -> bool:
+        """Whether the party brings data of its own."""
+        return self.table is not None or self.url is not None
+
+    @field_serializer("url")
+    def _without_password(self, url: str | None) -> str | None:
+        """A password never reaches a record of the run."""
+        return url and without_password(url)
+
+
+class PrivacyConfig(Section):
+    """What roles learn of each other beyond the model.
+
+    `labels` is "shared" when every party has the training labels, else the one role that holds them: "server", or the
+    name of a party. `aggregation` is "secure" when the server learns the sum of the embeddings alone. Embeddings are
+    scaled to an L2 norm of at most `clip`, and Gaussian noise of `noise` times `clip` is added to what is sent.
+    """
+
+    labels: str = "shared"
+    """Who has the training labels: every party (`shared`), the server alone (`server`), or one party, by its name."""
+    aggregation: Literal["open", "secure"] = "open"
+    """With `secure` embeddings are masked, and only their sum can be read."""
+    clip: float | None = Field(default=None, ge=1e-6, le=1e6)
+    """The largest L2 norm of a row of an embedding; longer rows are scaled down."""
+    noise: float | None = Field(default=None, ge=1e-6, le=1e6)
+    """Gaussian noise on what is sent, in multiples of `clip`."""
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+    """The delta for which the report states epsilon."""
+
+    @model_validator(mode="after")
+    def _bounded(self) -> PrivacyConfig:
+        if self.noise is not None and self.clip is None:
+            raise ValueError("privacy.noise needs privacy.clip: noise hides what is bounded")
+        return self
+
+    @property
+    def private_labels(self) -> bool:
+        """Whether one role alone holds the labels."""
+        return self.labels != "shared"
+
+    @property
+    def relayed(self) -> bool:
+        """Whether a party holds the labels, and the server only passes on what it cannot read."""
+        return self.private_labels and self.labels != "server"
+
+    @property
+    def keyed(self) -> bool:
+        """Whether parties share secrets that the server does not have."""
+        return self.secure or self.relayed
+
+    @property
+    def secure(self) -> bool:
+        """Whether embeddings are masked, so that only their sum can be read."""
+        return self.aggregation == "secure"
+
+
+class StoppingConfig(Section):
+    """When a run ends before its last round, and that the models of its best evaluation are kept."""
+
+    patience: int | None = Field(default=None, ge=1, le=1000)
+    """Evaluations without improvement after which a run ends, with the models of the best one; off if not given."""
+    metric: str | None = None
+    """The metric of the validation rows that is to improve; the one that tables show if not given."""
+
+
+class NetworkConfig(Section):
+    """How roles on several machines reach each other, and how patient they are. Not part of the terms of a run."""
+
+    address: str = "127.0.0.1:8443"
+    """Host and port: where the server listens, and where a party finds it."""
+    certificates: Path | None = None
+    """The folder with the role's certificate, its key and `ca.crt`."""
+    on_missing: Literal["wait", "fail"] = "wait"
+    """Wait for a party that is gone, or stop the run."""
+    wait_limit: float = Field(default=3600.0, gt=0)
+    """Seconds to wait for others before giving up."""
+    round_limit: float = Field(default=600.0, gt=0)
+    """Seconds without any progress after which the party that is awaited is disconnected, as if it had left."""
+    checkpoint_every: int = Field(default=10, ge=1)
+    """Rounds between two checkpoints."""
+    max_frame_mb: int = Field(default=256, ge=1, le=1024)
+    """The largest frame that is accepted, in megabytes."""
+    memory_mb: int = Field(default=256, ge=0)
+    """Megabytes of memory for what a role knows of rows, as error feedback does; what is more is kept on disk."""
+
+
+def id_columns(id: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The columns that name a person, together."""
+    return (id,) if isinstance(id, str) else tuple(id or ())

@@ -1,0 +1,1 @@
+"""How a model learns: losses, steps, metrics, when to stop, and the randomness inside layers."""
