@@ -197,6 +197,7 @@ def _at_rest(recipe: Recipe, looks: int, noisy: bool) -> Recipe:
     played = replace(
         plan,
         step_size=Still(eta=1.0),
+        optimizer=plan.optimizer.model_copy(update={"average": None}),  # the model that was kept is the one at rest
         Q=min(plan.Q, 2) if plan.algorithm == 2 else 1,
         rounds=max(1, looks) * epoch,
         evaluate_every=epoch if noisy else 0,

@@ -41,18 +41,20 @@ class PartyModelConfig(Section):
     """A party's model: its kind or `module:function`, the width P of the embedding, and hidden layers."""
 
     name: str = "mlp"
-    """A model by name (linear, mlp, lstm, gru, cnn, resnet, mvcnn), or your own as `module:function`."""
+    """A model by name (linear, mlp, tabular, lstm, gru, cnn, resnet, mvcnn), or your own as `module:function`."""
     width: int = Field(default=16, ge=1, le=1 << 20)
     """P, how many numbers a row's embedding has."""
     hidden: tuple[int, ...] = (32,)
     """Sizes of the hidden layers; what they mean depends on the model."""
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    """Share of the hidden units of `tabular` that are left out at each step of training."""
 
 
 class ServerModelConfig(Section):
     """The server model over all embeddings: its kind or `module:function`, and hidden layers."""
 
     name: str = "linear"
-    """A model by name (linear, mlp, sum, attention), or your own as `module:function`."""
+    """A model by name (linear, mlp, wide_deep, sum, attention), or your own as `module:function`."""
     hidden: tuple[int, ...] = ()
     """Sizes of the hidden layers."""
 

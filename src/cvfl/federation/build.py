@@ -194,7 +194,9 @@ def party_maker(config: RunConfig, name: str, rows: Rows, categories: tuple[int,
     """How to make the configured model of a party for its rows."""
     model, dtype = config.model_of(name), getattr(torch, config.precision)
     shape = tuple(rows.shape[1:])
-    return networks.party_model(model.name, shape, model.width, model.hidden, dtype, categories=categories)
+    return networks.party_model(
+        model.name, shape, model.width, model.hidden, dtype, categories=categories, dropout=model.dropout
+    )
 
 
 def party_machine(

@@ -145,7 +145,9 @@ class _Run:
     def finished(self) -> RunResult:
         """Write down how the run ended."""
         federation, history = self._federation, self.history
-        models = {"server": federation.server.model} | {party.holding.name: party.model for party in federation.parties}
+        models = dict(federation.server.models)
+        for party in federation.parties:
+            models |= party.models
         hashes = {role: fingerprint(model) for role, model in models.items()}
         seconds = sum(line["seconds"] for line in history)
         if federation.server.done:

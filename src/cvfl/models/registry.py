@@ -16,8 +16,8 @@ from torch import nn
 from cvfl.errors import ConfigError, suggest
 from cvfl.models.image import CNN, MVCNN, ResNet
 from cvfl.models.sequence import GRU, LSTM
-from cvfl.models.server import Attention, Concat, Sum
-from cvfl.models.tabular import MLP, TabularMLP
+from cvfl.models.server import Attention, Beside, Concat, Sum
+from cvfl.models.tabular import MLP, Tabular, TabularMLP
 from cvfl.registry import Registry
 
 Make = Callable[[], nn.Module]
@@ -38,6 +38,7 @@ def party_model(
     dtype: torch.dtype,
     *,
     categories: tuple[int, ...] = (),
+    dropout: float = 0.0,
 ) -> Make:
     """A party's model for rows of this shape, giving `width` numbers a row.
 
@@ -46,7 +47,7 @@ def party_model(
     takes; only `linear` and `mlp` know them. A registered model and `module:function` are called with those of shape,
     width, hidden and categories that they take.
     """
-    given = {"shape": shape, "width": width, "hidden": hidden, "categories": categories}
+    given = {"shape": shape, "width": width, "hidden": hidden, "categories": categories, "dropout": dropout}
     if ":" in name:
         return _bound(name, _found(name), given, dtype)
     make = PARTY_MODELS[name]
@@ -147,9 +148,23 @@ def _tabular(
     return MLP(math.prod(shape), width, layers, bounded=bounded)
 
 
+def _wide_deep(inputs: int, outputs: int, hidden: tuple[int, ...]) -> Concat:
+    """One linear layer whose outputs are the answer itself, and beside it hidden units that see parties together."""
+    if not hidden:
+        raise ConfigError("server model 'wide_deep' needs hidden, such as [16]")
+    deep = nn.Sequential(nn.ReLU(), MLP(hidden[0], outputs, hidden[1:]))
+    return Concat(nn.Sequential(nn.Linear(inputs, outputs + hidden[0]), Beside(outputs, deep)))
+
+
 register_party_model("linear", lambda shape, width, categories: _tabular(shape, width, (), categories, bounded=False))
 register_party_model(
     "mlp", lambda shape, width, hidden, categories: _tabular(shape, width, hidden, categories, bounded=True)
+)
+register_party_model(
+    "tabular",
+    lambda shape, width, hidden, categories, dropout: Tabular(
+        math.prod(shape) - len(categories), categories, width, hidden, dropout=dropout
+    ),
 )
 register_party_model("lstm", lambda shape, width: LSTM(shape[-1], width))
 register_party_model("gru", lambda shape, width: GRU(shape[-1], width))
@@ -159,6 +174,7 @@ register_party_model("mvcnn", lambda shape, width, hidden: MVCNN(shape[1], width
 
 register_server_model("linear", lambda widths, outputs: Concat(nn.Linear(sum(widths), outputs)))
 register_server_model("mlp", lambda widths, outputs, hidden: Concat(MLP(sum(widths), outputs, hidden)))
+register_server_model("wide_deep", lambda widths, outputs, hidden: _wide_deep(sum(widths), outputs, hidden))
 register_server_model("sum", lambda widths, outputs, hidden: Sum(MLP(max(widths), outputs, hidden)))
 register_server_model(
     "attention", lambda widths, outputs, hidden: Attention(widths, MLP(max(widths), outputs, hidden), max(widths))

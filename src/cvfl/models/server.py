@@ -111,6 +111,19 @@ class Bias(nn.Module):
         return x + self.b
 
 
+class Beside(nn.Module):
+    """Of z the first `outputs` numbers as they are, plus a model of the rest."""
+
+    def __init__(self, outputs: int, model: nn.Module) -> None:
+        super().__init__()
+        self.outputs, self.model = outputs, model
+
+    def forward(self, z: Tensor) -> Tensor:
+        """B x outputs."""
+        output: Tensor = z[:, : self.outputs] + self.model(z[:, self.outputs :])
+        return output
+
+
 class Sum(Joined):
     """head(h_1 + ... + h_M): the embeddings, which have one width, added up."""
 

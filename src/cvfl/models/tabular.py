@@ -52,5 +52,47 @@ class TabularMLP(nn.Module):
         return output
 
 
+class Tabular(nn.Module):
+    """For tables: every number is cut into pieces of its scale, so that a linear layer bends where the data do.
+
+    A number z is expected as a normal score (`numbers = "quantile"` in the preparation). Its place u on the scale from
+    0 to 1 fills `pieces` boxes one after the other, clamp(pieces u - t, 0, 1) for box t (piecewise-linear encoding,
+    Gorishniy et al. 2022). A linear layer over all boxes is an additive model with a bend at each edge; an MLP over
+    them beside it sees interactions of columns. The linear layer starts at zero. Categories are learned vectors.
+    """
+
+    def __init__(
+        self,
+        numbers: int,
+        cardinalities: Sequence[int],
+        outputs: int,
+        hidden: Sequence[int] = (64,),
+        *,
+        pieces: int = 32,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.numbers, self.pieces = numbers, pieces
+        self.vectors = nn.ModuleList(nn.Embedding(n, _dimension(n)) for n in cardinalities)
+        inputs = numbers * (pieces + 1) + sum(_dimension(n) for n in cardinalities)
+        self.additive = nn.Linear(inputs, outputs)
+        nn.init.zeros_(self.additive.weight)
+        layers: list[nn.Module] = []
+        for before, after in itertools.pairwise([inputs, *hidden]):
+            layers += [nn.Linear(before, after), nn.ReLU(), nn.Dropout(dropout)]
+        self.deep = nn.Sequential(*layers, nn.Linear([inputs, *hidden][-1], outputs, bias=False))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """B x outputs, within [-1, 1]."""
+        z = x[:, : self.numbers, None]
+        edges = torch.arange(self.pieces, dtype=x.dtype, device=x.device)
+        boxes = (self.pieces * torch.special.ndtr(z) - edges).clamp(0, 1) - 0.5
+        codes = x[:, self.numbers :].long().unbind(1)
+        vectors = [vector(code) for vector, code in zip(self.vectors, codes, strict=True)]
+        spread = torch.cat([z, boxes], 2).flatten(1)
+        inputs = torch.cat([spread, *vectors], 1)
+        return torch.tanh(self.additive(inputs) + self.deep(inputs))
+
+
 def _dimension(cardinality: int) -> int:
     return min(50, round(1.6 * math.pow(cardinality, 0.56)))

@@ -21,6 +21,7 @@ from cvfl.protocol.codec import Measured
 from cvfl.protocol.codecs import Codecs
 from cvfl.protocol.exchange import Slope, exchange
 from cvfl.protocol.follow import Certificate, certify, lesson, prime
+from cvfl.protocol.learning.average import Average
 from cvfl.protocol.learning.layers import Forward
 from cvfl.protocol.learning.stopping import Snapshots
 from cvfl.protocol.pace import least_ease
@@ -50,12 +51,12 @@ class Party:
         self.exchange = exchange(plan, codecs, server_model.train().requires_grad_(False), m, holding.labels)
         self.optimizer = plan.optimizer.build(list(model.parameters()))
         self.t0 = 0
-        self._snapshots, self._stopped = Snapshots(model, plan.patience), False
+        self._average = Average(model, plan.optimizer.average)
+        self._snapshots, self._stopped = Snapshots(self._average.model, plan.patience), False
         self.measured: Measured | None = None
         self.certified: Certificate | None = None
         """Of the message of the round that is over, where one is computed and an evaluation followed."""
-        self._h_of = model if plan.clip is None else Clipped(model, plan.clip)
-        self._embed = Forward(self._h_of, plan.seed, m, self._rows(torch.arange(2) % plan.rows))
+        self._embed = Forward(self._bounded(model), plan.seed, m, self._rows(torch.arange(2) % plan.rows))
         self._x = torch.empty(0)
         self._h: Tensor | None = None
         self._out: Tensor | None = None
@@ -73,8 +74,8 @@ class Party:
 
     @property
     def models(self) -> dict[str, nn.Module]:
-        """The model that is trained here."""
-        return {self.holding.name: self.model}
+        """The model that is trained here, as it is kept."""
+        return {self.holding.name: self._average.model}
 
     def start(self) -> list[Message]:
         """The embedding of the next round: the first message, and the first after a restart."""
@@ -95,6 +96,7 @@ class Party:
             if self.release is not None:
                 gradient, loss = slope.at(self._leaving(), 0)
             self.codec.observe(gradient, float(loss))
+        self._average.update()
         self._keep_pace()
         self.t0, self._h, self._out, self._sent = self.t0 + 1, None, None, b""
         replies: list[Message] = []
@@ -209,13 +211,16 @@ class Party:
         return self._checked(self._embed(self._x, self.t0, 0), len(self._x))
 
     def _evaluation(self, t0: int) -> Evaluation:
-        self.model.eval()
+        h_of = self._bounded(self._average.model.eval())
         with torch.no_grad():
             batches = self.holding.evaluation_batches(_EVALUATION_ROWS)
-            parts = [self._h_of(x.to(self.plan.device)) for x in batches]
+            parts = [h_of(x.to(self.plan.device)) for x in batches]
         h = self._released(self._checked(torch.cat(parts), self.plan.held_out_rows), EVALUATION, t0)
         self.model.train()
         return Evaluation(t0, self.m, self.evaluation_codec.encode(h, t0))
+
+    def _bounded(self, model: nn.Module) -> nn.Module:
+        return model if self.plan.clip is None else Clipped(model, self.plan.clip)
 
     def _checked(self, h: Tensor, rows: int) -> Tensor:
         expected = (rows, self.plan.widths[self.m - 1])
@@ -234,6 +239,7 @@ class Party:
         return {
             "t0": self.t0,
             "model": self.model.state_dict(),
+            "average": self._average.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "codecs": {} if self.done else self.exchange.state_dict(self.t0),
             "release": self.release.state_dict() if self.release else {},
@@ -245,6 +251,7 @@ class Party:
         self.t0, self._out, self._sent = state["t0"], None, b""
         self._snapshots.kept, self._stopped = dict(state["stopping"]["models"]), state["stopping"]["over"]
         self.model.load_state_dict(state["model"])
+        self._average.load_state_dict(state["average"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.exchange.load_state_dict(state["codecs"])
         if self.release is not None:

@@ -23,6 +23,7 @@ from cvfl.protocol.codecs import Codecs
 from cvfl.protocol.exchange import Replies, exchange
 from cvfl.protocol.follow import Certificate
 from cvfl.protocol.fusion import joined
+from cvfl.protocol.learning.average import Average
 from cvfl.protocol.learning.metrics import evaluate
 from cvfl.protocol.learning.stopping import Snapshots, Stopping
 from cvfl.protocol.pace import Pace, least_ease, with_level
@@ -78,7 +79,8 @@ class Server:
         self._evaluations: dict[int, Bytes] = {}
         self._memory = codecs.memory
         self._seen = self._unseen()
-        self._stopping, self._snapshots = Stopping(plan.patience, plan.improving), Snapshots(model, 0)
+        self._average = Average(model, plan.optimizer.average)
+        self._stopping, self._snapshots = Stopping(plan.patience, plan.improving), Snapshots(self._average.model, 0)
         self._stopped = False
 
     def _unseen(self) -> Values:
@@ -116,8 +118,8 @@ class Server:
 
     @property
     def models(self) -> dict[str, nn.Module]:
-        """The model that is trained here."""
-        return {"server": self.model}
+        """The model that is trained here, as it is kept."""
+        return {"server": self._average.model}
 
     def receive(self, message: Message) -> Replies:
         """Take in a party's message; the replies are (party, message)."""
@@ -173,6 +175,7 @@ class Server:
         phi = joined(self.model, self._phi)
         for q in range(self.plan.algorithm - 1, self.plan.Q):
             self._step(self._recalled(q) if self.plan.cached and q > 0 else phi, q)
+        self._average.update()
         self.exchange.observe(self.loss)
         self.t0, self._phi = self.t0 + 1, None
 
@@ -225,9 +228,8 @@ class Server:
         plan = self.plan
         with _from_parties():
             phi = self.exchange.read(self.exchange.gathered(packets, t0, held_out=True), t0, held_out=True)
-        self.model.eval()
         with torch.no_grad():
-            outputs = self.model(phi)
+            outputs = self._average.model.eval()(phi)
         self._check_finite("an output for the held-out rows", outputs)
         held_out = torch.split(outputs, [plan.validation_rows, plan.test_rows])
         validation, test = map(self._metrics, held_out, (self.labels.validation, self.labels.test))
@@ -262,6 +264,7 @@ class Server:
         return {
             "t0": self.t0,
             "model": self.model.state_dict(),
+            "average": self._average.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "codecs": {} if self.done else self.exchange.state_dict(self.t0),
             "seen": None if self.done else self._seen.state(),
@@ -285,6 +288,7 @@ class Server:
         self._stopping.load_state_dict(state["stopping"]["rule"])
         self._snapshots.kept, self._stopped = dict(state["stopping"]["models"]), state["stopping"]["over"]
         self.model.load_state_dict(state["model"])
+        self._average.load_state_dict(state["average"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.exchange.load_state_dict(state["codecs"])
         if self.pace is not None:

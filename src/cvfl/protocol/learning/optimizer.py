@@ -68,6 +68,8 @@ class Optimizer(Section):
     """How strongly weights are pulled towards zero."""
     clip: float | None = Field(default=None, gt=0)
     """The largest norm of a role's gradient; a longer one is shortened. Not at all if not given."""
+    average: float | None = Field(default=None, gt=0, lt=1)
+    """Evaluate and keep a mean of the weights over rounds; after each it keeps this share of itself, such as 0.9."""
 
     @field_validator("name")
     @classmethod
