@@ -160,9 +160,12 @@ def test_a_date_that_is_missing_is_marked_once(tmp_path):
         ("category", ["1", "2", "x", "2"], [1, 2, 2, 2]),
         ("number", [1.0, 2.0, 3.0, 4.0], ["1", "2", "", "4"]),
         ("number", [1.0, 2.0, None, 4.0], [None, None, None, None]),
+        ("1.234,5", ["1,5", "2", "1.250", "4"], ["1,5", "2", "1.250", "4"]),
+        ("1.234,5", ["1,5", "2", "1.250", "4"], ["1.250", "2", "1.250", "2"]),
+        ("d/m/y", ["31.1.2024", "1.2.2024", "3.4.2024", "5.6.2024"], ["1.2.2024"] * 4),
     ],
 )
-def test_a_column_is_read_as_what_it_was_in_training(tmp_path, kind, trained, scored):
+def test_a_column_is_read_as_it_was_in_training(tmp_path, kind, trained, scored):
     (tmp_path / "new").mkdir()
     fitted, x = prepare(table(tmp_path, c=trained), ["c"], every(4), 4, Settings())
     again = fitted.transform(table(tmp_path / "new", c=scored), every(4))

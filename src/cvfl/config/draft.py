@@ -9,8 +9,9 @@ from pathlib import Path
 
 import tomlkit
 
+from cvfl.data.tables.describe import Column, describe
 from cvfl.data.tables.ids import read_ids
-from cvfl.data.tables.kinds import Column, Kind
+from cvfl.data.tables.kinds import Kind
 from cvfl.data.tables.label import Label, read_label
 from cvfl.data.tables.sources import Source
 from cvfl.data.tables.table import Table
@@ -57,7 +58,7 @@ def examine(source: Source, table: Table, on_step: OnStep = lambda *_: None) -> 
     for done, column in enumerate(table.columns):
         on_step(f"{source.party}: looking at columns", done, len(table.columns))
         try:
-            columns += table.describe([column])
+            columns.append(describe(table, column))
         except DataError as error:
             unusable[column] = str(error).removeprefix(f"{table.name}: ")
             continue

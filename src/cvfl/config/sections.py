@@ -12,7 +12,7 @@ from cvfl.data.sets.catalogue import NamedSet
 from cvfl.data.tables.address import without_password
 from cvfl.data.tables.ids import Duplicates
 from cvfl.data.tables.prepare import Settings
-from cvfl.data.tables.table import Kind
+from cvfl.data.tables.spellings import Type
 from cvfl.types import Section
 
 
@@ -84,8 +84,8 @@ class PartyConfig(Section):
     """The column to predict; exactly one party has it."""
     positive: str | None = None
     """The class that counts as 1 when there are two; the last in order if not given."""
-    types: dict[str, Kind] = Field(default_factory=dict)
-    """The type of a column where the guess is wrong."""
+    types: dict[str, Type] = Field(default_factory=dict)
+    """The type of a column where the guess is wrong: a kind, or how its numbers or dates are written."""
     prepare: Settings | None = None
     """How this party's columns become numbers, if otherwise than at the others."""
     model: PartyModelConfig | None = None

@@ -61,7 +61,7 @@ class Loaded:
     aligned: Aligned | None = None
     found: Found = field(default_factory=Found)
     notes: tuple[str, ...] = ()
-    """What was done to ids of the tables."""
+    """What was done to ids and other columns of the tables."""
     told: bytes = b""
     """What each shared row is for, as the party with the label tells it; nothing if there are no tables."""
 
@@ -231,8 +231,8 @@ def _load_tables(
     at, label = next((places, table.label) for places, table in zip(rows.places, tables, strict=True) if table.label)
     parts = parts_of(label, at, rows.fractions, config.data)
     on_party = lambda table: on_step(f"{table.party.name}: preparing", 0, 0)  # noqa: E731
-    notes = tuple(note for table in tables for note in table.notes)
     prepared = assemble(tables, rows.places, parts, dtype, on_party)
+    notes = tuple(note for table in tables for note in table.notes)
     told = np.full(len(rows.used), LEFT_OUT, dtype=np.int8)
     told[rows.used] = parts
     return Loaded(prepared, rows.aligned, rows.found, notes, told.tobytes())

@@ -42,13 +42,17 @@ class PartyTable:
     def __init__(self, party: Organisation, table: Table, loss: Loss | None = None) -> None:
         self.party, self.table = party, table
         aside = [name for name in (*party.id, party.label) if name]
-        self.notes: tuple[str, ...] = ()
-        """What was done to ids, once they are read."""
+        self._id_notes: tuple[str, ...] = ()
         table.select(aside, ())  # names them if they are not there
         self.features = tuple(name for name in table.select(party.features, party.exclude) if name not in aside)
         if not self.features:
             raise DataError(f"{table.name}: no feature column is left beside {', '.join(aside)}")
         self.label: Label | None = read_label(table, party.label, party.positive, loss) if party.label else None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was done to ids and other columns, of those that have been read."""
+        return self._id_notes + self.table.notes
 
     def ids(self) -> dict[str, int]:
         """The ids of all rows that can be used, with their places; a row without a label cannot."""
@@ -58,7 +62,7 @@ class PartyTable:
             )
         usable = self.label.known if self.label else None
         found = read_ids(self.table, self.party.id, self.party.integer_ids, self.party.duplicates, usable)
-        self.notes = found.notes
+        self._id_notes = found.notes
         return found.rows
 
     def prepared(self, rows: NDArray[np.int64], train: int, dtype: torch.dtype) -> tuple[Preparation, Tensor]:

@@ -2,7 +2,7 @@
 
 Every column is prepared alone, so a table needs the memory of its result and of one column.
 
-    NAME.preparation = gzip( JSON: format, kinds {column: number|category|date}, encoders {column: what was learned} )
+    NAME.preparation = gzip( JSON: format, kinds {column: as it is read}, encoders {column: what was learned} )
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from cvfl.data.tables.encoders import Code, Date, Encoder, Fitted, Impute, Number, OneHot, Standard
+from cvfl.data.tables.spellings import Type, kind_of
 from cvfl.data.tables.table import Kind, Table
 from cvfl.errors import DataError
 from cvfl.types import Section
@@ -47,7 +48,7 @@ class Preparation(Fitted):
     """The kind and the encoder of each column, in the order of the prepared columns; category codes come last."""
 
     format: Literal[1] = 1
-    kinds: dict[str, Kind]
+    kinds: dict[str, Type]
     encoders: dict[str, Encoder]
 
     @model_validator(mode="after")
@@ -99,14 +100,14 @@ def prepare(
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Preparation, Tensor]:
     """Fit on the first `train` of these rows and transform all of them."""
-    kinds = {name: table.kind(name) for name in features}
+    kinds = {name: table.type(name) for name in features}
     embedded = settings.categories == "embedding"
     last = [name for name in features if embedded and kinds[name] is Kind.CATEGORY]
     encoders = {}
     for name in [*(name for name in features if name not in last), *last]:
         column = _read(table, name, kinds[name])
         _check_varied(table, name, column)
-        encoders[name] = _fit(kinds[name], column, rows[:train], settings)
+        encoders[name] = _fit(table.kind(name), column, rows[:train], settings)
     preparation = Preparation(kinds=kinds, encoders=encoders)
     return preparation, preparation.transform(table, rows, dtype)
 
@@ -127,12 +128,12 @@ class _Column:
         return few[torch.from_numpy(self.codes[rows].astype(np.int64))]
 
 
-def _read(table: Table, name: str, kind: Kind) -> _Column:
-    match kind:
+def _read(table: Table, name: str, type: Type) -> _Column:
+    match kind_of(type):
         case Kind.NUMBER:
-            return _Column(table.numbers(name))
+            return _Column(table.numbers(name, type))
         case Kind.DATE:
-            return _Column(table.dates(name))
+            return _Column(table.dates(name, type))
         case Kind.CATEGORY:
             found = table.categories(name)  # code -1, the last value, is a missing one
             return _Column(np.array([*found.values, MISSING], dtype=object), found.codes)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cvfl.data.tables.csvfile import spill_csv
-from cvfl.data.tables.kinds import DEFAULT_MISSING, Declared, Kind
+from cvfl.data.tables.kinds import DEFAULT_MISSING, Declared
+from cvfl.data.tables.spellings import Type
 from cvfl.data.tables.spill import Report
 from cvfl.data.tables.table import Table
 from cvfl.errors import ConfigError, DataError, suggest
@@ -34,7 +35,7 @@ class Source:
     query: str | None = None
     delimiter: str | None = None
     missing: tuple[str, ...] = DEFAULT_MISSING
-    types: Mapping[str, Kind] = field(default_factory=dict)
+    types: Mapping[str, Type] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if (self.path is None) == (self.url is None) or (self.url is None) != (self.query is None):
