@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import gzip
 import io
 import os
 import resource
@@ -407,15 +408,13 @@ def test_an_unknown_column_of_many_is_not_answered_with_all(from_csv: Callable[.
         (b"a,b\n1,2\n\n1,2,3\n", "line 4 has 3 fields, where the header has 2; correct that line"),
         (b'a,b\n1,"2\n2"\n3\n', "line 4 has 1 field, where the header has 2; correct that line"),
         (b"a,b\n" + b"1,2\n" * 500_000 + b"1\n", "line 500,002 has 1 field, where the header has 2"),
-        ("a,b\n1,2\n3,Größe\n".encode("latin-1"), "line 3 is not UTF-8 text; save the file as UTF-8"),
-        ("a,Größe\n1,2\n".encode("latin-1"), "line 1 is not UTF-8 text; save the file as UTF-8"),
-        ("a,b\n1,2\n".encode("utf-16"), "line 1 is not UTF-8 text; save the file as UTF-8"),
         (b'a,b\n1,2\n3,"x\n4,y\n5,z\n', 'line 3 is too long, or has a quotation mark " that does not end a value'),
         (b'a,b\n1,"' + b"x" * (5 << 20) + b"\n", 'line 2 is too long, or has a quotation mark "'),
         (b'a,"b\n' + b"x" * 200_000, 'line 1 is too long, or has a quotation mark " that does not end a value'),
         (b'a,"b\n1,2\n', 'line 1 is too long, or has a quotation mark " that does not end a value'),
-        (b"PK\x03\x04 and so on", "the file is a zip archive or a spreadsheet; save the table as CSV"),
-        (b"\x1f\x8b and so on", "the file is compressed; unpack it"),
+        (b"PK\x03\x04 and so on", "the file is a zip archive; unpack it"),
+        (b"\x1f\x8b and so on", "the packed file is damaged"),
+        (b"\xd0\xcf\x11\xe0 and so on", "the file is an old Excel file (.xls); save it as .xlsx or CSV"),
     ],
 )
 def test_bad_csv_files_say_what_and_where(
@@ -426,6 +425,63 @@ def test_bad_csv_files_say_what_and_where(
     monkeypatch.setattr(tempfile, "tempdir", str(rest))
     assert message in refusal(lambda: from_csv(content))
     assert not list(rest.iterdir())
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252", "latin-1"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_text_is_read_however_it_is_written(from_csv: Callable[..., Table], encoding: str, packed: bool) -> None:
+    content = "Größe,Ort\n1,Köln\n2,Zürich\n".encode(encoding)
+    table = from_csv(gzip.compress(content) if packed else content)
+    assert table.columns == ("Größe", "Ort")
+    assert table.categories("Ort").values == ("Köln", "Zürich")
+    odd = encoding in ("cp1252", "latin-1")
+    assert table.notes == (
+        ("bank: bank.csv: its text is not UTF-8 and is read as cp1252; if letters are wrong, set `encoding`",) * odd
+    )
+
+
+def test_an_encoding_can_be_told(from_csv: Callable[..., Table]) -> None:
+    table = from_csv("a,b\n1,Łódź\n2,Köln\n".encode("cp1250"), encoding="cp1250")
+    assert (table.categories("b").values, table.notes) == (("Köln", "Łódź"), ())
+    with pytest.raises(ConfigError, match="encoding 'utf-99' is unknown"):
+        from_csv("a\n1\n", encoding="utf-99")
+    message = "its text is not in this encoding; set another `encoding`, or save the file as UTF-8"
+    assert message in refusal(lambda: from_csv(b"a,b\n1,\xff\n", encoding="utf-8"))
+
+
+def test_a_packed_file_that_ends_too_soon(from_csv: Callable[..., Table]) -> None:
+    whole = gzip.compress(b"a,b\n" + b"1,2\n" * 1000)
+    assert "the packed file is damaged" in refusal(lambda: from_csv(whole[:-12]))
+
+
+def test_a_spreadsheet(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    rows = [
+        (),
+        ("id", "since", "income", "city"),
+        (1, datetime.date(2024, 2, 29), 1.5, "Köln"),
+        (),
+        (2, None, 3, "Bonn"),
+    ]
+    for row in rows:
+        book.active.append(row)
+    book.create_sheet("notes")
+    book.save(tmp_path / "bank.xlsx")
+    with open_table(Source("bank", path=tmp_path / "bank.xlsx")) as table:
+        assert [table.kind(name) for name in table.columns] == ["number", "date", "number", "category"]
+        assert table.numbers("income").tolist() == [1.5, 3]
+        assert ids_of(table, "id") == ["1", "2"]
+        assert table.notes == ("bank: bank.xlsx: only the first of 2 sheets is read, 'Sheet'",)
+    (tmp_path / "bank.xlsx").write_bytes(b"PK\x03\x04 and so on")
+    assert "bank.xlsx: is no Excel file" in refusal(lambda: open_table(Source("bank", path=tmp_path / "bank.xlsx")))
+
+
+def test_a_spreadsheet_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    (tmp_path / "bank.xlsx").write_bytes(b"PK\x03\x04")
+    message = refusal(lambda: open_table(Source("bank", path=tmp_path / "bank.xlsx")))
+    assert message.endswith("need an extra: pip install 'cvfl[excel]', or save it as CSV")
 
 
 def test_an_inch_is_not_an_open_quote(from_csv: Callable[..., Table]) -> None:

@@ -61,13 +61,15 @@ class PartyConfig(Section):
     """One party: its table and what is taken from it, and where it differs from the others."""
 
     table: Path | None = None
-    """The party's table: a CSV or Parquet file, as seen from the configuration file."""
+    """The party's table: a CSV, Parquet or Excel file, as seen from the configuration file."""
     url: str | None = None
     """The database that has the party's table instead; `${NAME}` comes from the environment."""
     query: str | None = None
     """The query that gives the table."""
     delimiter: str | None = Field(default=None, min_length=1, max_length=1)
     """What separates the columns of a CSV file; found from its header if not given."""
+    encoding: str | None = None
+    """How the text of a CSV file is written, such as latin-1; found from its bytes if not given."""
     missing: tuple[str, ...] = ()
     """Words for a missing value besides the usual ones."""
     id: str | tuple[str, ...] | None = None

@@ -110,6 +110,7 @@ def open_party(config: RunConfig, name: str, stack: ExitStack, on_step: OnStep =
         url=section.url,
         query=section.query,
         delimiter=section.delimiter,
+        encoding=section.encoding,
         missing=DEFAULT_MISSING + section.missing,
         types=section.types,
     )

@@ -29,10 +29,11 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Declared:
-    """What the source itself said of its text columns: their kinds, and of what type those are that cannot be read."""
+    """What the source itself said: kinds of text columns, types of those that cannot be read, and what to tell."""
 
     kinds: Mapping[str, Kind] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass

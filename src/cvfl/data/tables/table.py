@@ -112,8 +112,8 @@ class Table:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """How columns that were looked at are written, where that is not the usual way or could be another."""
-        return spelling_notes(self.name, self._found)
+        """How the file and the columns that were looked at are written, where it is not the usual way."""
+        return self._declared.notes + spelling_notes(self.name, self._found)
 
     def numbers(self, name: str, type: Type | None = None) -> NDArray[np.float64]:
         """The column as numbers, NaN where one is missing; booleans are 0 and 1. `type` is how they were written."""
