@@ -17,7 +17,7 @@ from cvfl.data.tables.encoders import Number, Standard, date_parts
 from cvfl.data.tables.label import read_label
 from cvfl.data.tables.prepare import Preparation, Settings, prepare
 from cvfl.data.tables.sources import Source, open_table
-from cvfl.data.tables.table import Table
+from cvfl.data.tables.table import Kind, Table
 from cvfl.errors import DataError
 from cvfl.protocol import Loss
 
@@ -247,6 +247,33 @@ def test_many_whole_numbers_are_a_quantity(tmp_path):
     assert read_label(table(tmp_path, y=list(range(21))), "y").loss is Loss.SQUARED
     label = read_label(table(tmp_path, y=list(range(21))), "y", loss=Loss.MULTICLASS)
     assert len(label.classes) == 21
+
+
+def test_classes_are_compared_without_case_and_unknown_ones_are_no_label(tmp_path):
+    values = ["yes", "Yes ", " YES", "no", "yes", "Unknown", "n/a", None, "no"]
+    label = read_label(table(tmp_path, y=values), "y", positive="No")
+    assert label.classes == ("yes", "no")
+    assert label.counts == {"yes": 4, "no": 2}
+    assert label.without == 3
+    assert label.known.tolist() == [True] * 5 + [False] * 3 + [True]
+    assert label.notes == (
+        "bank: y.parquet: label 'y': 'YES' counts as 'yes'",
+        "bank: y.parquet: label 'y': 'Yes' counts as 'yes'",
+        "bank: y.parquet: label 'y': 1 rows with 'Unknown' are left out, as without a label; "
+        'for a class of its own set types.y = "category"',
+    )
+
+
+def test_the_user_may_say_whether_a_label_is_a_class(tmp_path):
+    path = tmp_path / "y.parquet"
+    pq.write_table(
+        pa.table({"y": [str(i % 60) for i in range(120)], "few": [1, 2, 3] * 40, "w": ["a", "A"] * 60}), path
+    )
+    told = {"y": Kind.CATEGORY, "few": Kind.NUMBER, "w": Kind.CATEGORY}
+    with open_table(Source("bank", path=path, types=told)) as answers:
+        assert len(read_label(answers, "y").classes) == 60
+        assert read_label(answers, "few").loss is Loss.SQUARED
+        assert read_label(answers, "w").classes == ("A", "a")
 
 
 def test_the_user_may_say_what_is_positive_and_which_loss(tmp_path):

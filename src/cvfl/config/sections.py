@@ -10,7 +10,7 @@ from pydantic import Field, field_serializer, model_validator
 
 from cvfl.data.sets.catalogue import NamedSet
 from cvfl.data.tables.address import without_password
-from cvfl.data.tables.ids import Duplicates
+from cvfl.data.tables.ids import Duplicates, IdType
 from cvfl.data.tables.prepare import Settings
 from cvfl.data.tables.spellings import Type
 from cvfl.types import Section
@@ -74,8 +74,8 @@ class PartyConfig(Section):
     """Words for a missing value besides the usual ones."""
     id: str | tuple[str, ...] | None = None
     """The column that names a person in this table, if it has another name here; or several, in the same order."""
-    id_type: Literal["text", "integer"] = "text"
-    """Compare ids as text, or as integers without leading zeros."""
+    id_type: IdType = "text"
+    """Compare ids as text, as integers without leading zeros, or as text in which case does not count (caseless)."""
     duplicates: Duplicates = "error"
     """Of rows with the same id: refuse them, or take the first or the last one."""
     features: tuple[str, ...] = ("*",)

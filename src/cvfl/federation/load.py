@@ -21,6 +21,7 @@ from cvfl.config.schema import RunConfig, check_tables
 from cvfl.config.sections import DataConfig, id_columns
 from cvfl.data import VerticalData
 from cvfl.data.sets.catalogue import load_named
+from cvfl.data.tables.ids import check_case
 from cvfl.data.tables.kinds import DEFAULT_MISSING
 from cvfl.data.tables.label import Label
 from cvfl.data.tables.organisation import Assembled, Organisation, PartyTable, assemble
@@ -118,10 +119,11 @@ def open_party(config: RunConfig, name: str, stack: ExitStack, on_step: OnStep =
         name=name,
         id=id_columns(section.id or config.data.id),
         duplicates=section.duplicates,
-        integer_ids=section.id_type == "integer",
+        id_type=section.id_type,
         features=section.features,
         exclude=section.exclude,
         label=section.label,
+        labels_elsewhere=tuple(other.label for at, other in config.party.items() if at != name and other.label),
         positive=section.positive,
         settings=section.prepare or config.data.prepare,
     )
@@ -137,6 +139,7 @@ def shared_rows(
     if config.data.alignment == "aligned":
         return _rows_as_they_are(tables, key)
     places = {table.party.name: table.ids() for table in tables}
+    check_case(places)
     common, aligned, found = _aligned({name: list(ids) for name, ids in places.items()}, on_step, kept)
     ids, fractions = in_order(common, key)
     rows = tuple(np.array([party[text] for text in ids], dtype=np.int64) for party in places.values())
