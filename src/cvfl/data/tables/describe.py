@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +11,15 @@ from numpy.typing import NDArray
 from cvfl.data.tables.kinds import Kind
 from cvfl.data.tables.table import Table
 
+_ENOUGH = 10  # rows; fewer can be in order by chance
+
 
 @dataclass(frozen=True)
 class Column:
-    """A column as it is; `example` is its range, or the commonest of its categories."""
+    """A column as it is; `example` is its range, or the commonest of its categories.
+
+    `counting` is whether its values number the rows, `sentinel` a number in it that seems to mean a missing one.
+    """
 
     name: str
     kind: Kind
@@ -21,6 +27,8 @@ class Column:
     missing: int
     distinct: int
     example: str
+    counting: bool = False
+    sentinel: str = ""
 
     @property
     def missing_share(self) -> float:
@@ -38,7 +46,9 @@ def describe(table: Table, name: str) -> Column:
             example = ", ".join(common) + (", …" if len(found.values) > 3 else "")
             return Column(name, kind, table.rows, int(counts[0]), len(found.values), example)
         case Kind.NUMBER:
-            return _ranged(name, kind, table.numbers(name))
+            values = table.numbers(name)
+            counting = _counts(values, at_all=re.fullmatch(r"Unnamed: [0-9]+|column[0-9]+|index", name) is not None)
+            return replace(_ranged(name, kind, values), counting=counting, sentinel=_sentinel(values))
         case Kind.DATE:
             return _ranged(name, kind, table.dates(name))
 
@@ -48,6 +58,27 @@ def _ranged(name: str, kind: Kind, values: NDArray[np.float64] | NDArray[np.date
     distinct = np.unique(present)
     ends = dict.fromkeys(_spelled(value) for value in (*distinct[:1], *distinct[-1:]))
     return Column(name, kind, len(values), len(values) - len(present), len(distinct), " to ".join(ends))
+
+
+def _counts(values: NDArray[np.float64], at_all: bool) -> bool:
+    """Whether values are 0, 1, 2, ... or 1, 2, 3, ...; in a column named as an index whether they go up at all."""
+    if at_all:
+        return len(values) > 1 and bool((np.diff(values) >= 1).all() and (values == np.round(values)).all())
+    return len(values) >= _ENOUGH and values[0] in (0, 1) and bool((np.diff(values) == 1).all())
+
+
+def _sentinel(values: NDArray[np.float64]) -> str:
+    """A repeated number of nines, such as -999, that is alone below zero or far from all others."""
+    found, counts = np.unique(values[~np.isnan(values)], return_counts=True)
+    if len(found) < 3:
+        return ""
+    for at, rest in ((0, found[1:]), (-1, found[:-1])):
+        text, repeated = f"{found[at]:.15g}", counts[at] > 1
+        alone = found[at] < 0 <= rest[0]
+        far = min(abs(found[at] - rest[0]), abs(found[at] - rest[-1])) > rest[-1] - rest[0]
+        if repeated and (alone or far) and re.fullmatch(r"-99+|999+", text):
+            return text
+    return ""
 
 
 def _spelled(value: np.float64 | np.datetime64) -> str:

@@ -9,7 +9,7 @@ Only the column that is asked for is ever in memory, so a table may be larger th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -69,8 +69,8 @@ class Table:
         self._types: Mapping[str, Type] = types or {}
         self._told: dict[str, Type] = {**self._declared.kinds, **self._types}
         self._found: dict[str, Found] = {}
-        self._missing = pa.array(sorted({"", *missing}), pa.large_string())
-        self._missing_numbers = kinds.spelled_numbers(missing)
+        self._words: frozenset[str] = frozenset()
+        self.take_as_missing(missing)
         try:
             file = pq.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER, page_checksum_verification=True)
             self._file = self._resources.enter_context(file)
@@ -95,6 +95,12 @@ class Table:
     def close(self) -> None:
         """Close the file; the temporary copy of a CSV file or of a query's result is removed."""
         self._resources.close()
+
+    def take_as_missing(self, words: Iterable[str]) -> None:
+        """From now on these mean a missing value, too."""
+        self._words |= {"", *words}
+        self._missing = pa.array(sorted(self._words), pa.large_string())
+        self._missing_numbers = kinds.spelled_numbers(self._words)
 
     def kind(self, name: str) -> Kind:
         """What the column holds: as told, as its type says, or found from all of its text."""
