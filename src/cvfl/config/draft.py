@@ -67,11 +67,8 @@ def _party(draft: Draft, choices: Choices, label: Label, folder: Path) -> list[s
     features = [column for column in draft.features if column.name not in aside]
     unusable = {name: why for name, why in draft.unusable.items() if name not in aside}
     if not features:
-        reasons = "; ".join(f"{name}: {why}" for name, why in list(unusable.items())[:3])
-        raise DataError(
-            f"{draft.table.name}: no column is left to learn from beside id and label"
-            + (f" ({reasons})" * bool(reasons))
-        )
+        reasons = "; ".join(f"{name} {why}" for name, why in list(unusable.items())[:3]) or "there are no others"
+        raise DataError(f"{draft.table.name}: no column is left to learn from beside id and label: {reasons}")
     lines = [f"[party.{draft.name}]", f"# {draft.table.rows:,} rows; to learn from: {_counted(features)}"]
     lines += _source(draft.source, folder)
     if len(set(choices.ids.values())) > 1:

@@ -41,9 +41,8 @@ class Label:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many rows each class has."""
-        rows = np.bincount(self.values[self.known].astype(np.int64), minlength=len(self.classes))
-        return dict(zip(self.classes, rows.tolist(), strict=True)) if self.classes else {}
+        """How many rows each class has; of a quantity nothing."""
+        return {name: int((self.values == at).sum()) for at, name in enumerate(self.classes)}
 
     @property
     def without(self) -> int:
