@@ -27,7 +27,7 @@ def init(
     out: Annotated[Path, typer.Argument(help="Configuration file to write (TOML).")],
     party: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=TABLE", help="A party and its table: CSV, Parquet or a database URL."),
+        typer.Option(metavar="NAME=TABLE", help="A party and its table: CSV, Parquet, Excel or a database URL."),
     ] = None,
     query: Annotated[
         list[str] | None, typer.Option(metavar="NAME=SQL", help="The query of a party whose table is a database URL.")

@@ -13,7 +13,6 @@ import io
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -102,19 +101,18 @@ def _spill(source: CsvFile, to: Path, report: Report | None) -> None:
 def _encoding(path: Path) -> str:
     """How the text of a file is written, from its mark or from all of its bytes."""
     with CsvFile(path, "", "").open() as file:
-        start = file.read(2)
-        if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             return "utf-16"
-        blocks = chain([start], iter(lambda: file.read(_BLOCK), b""))
-        fitting = {name: codecs.getincrementaldecoder(name)() for name in _ENCODINGS}
-        for block in blocks:
-            fitting = {name: decoder for name, decoder in fitting.items() if _decodes(decoder, block)}
-    return next(iter(fitting))
+    return next(name for name in _ENCODINGS if _fits(CsvFile(path, "", name)))
 
 
-def _decodes(decoder: codecs.IncrementalDecoder, block: bytes) -> bool:
+def _fits(source: CsvFile) -> bool:
+    """Whether all of a file can be read in its encoding."""
+    decoder = codecs.getincrementaldecoder(source.encoding)()
     try:
-        decoder.decode(block)
+        with source.open() as file:
+            for block in iter(lambda: file.read(_BLOCK), b""):
+                decoder.decode(block)
     except UnicodeError:
         return False
     return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,36 +41,41 @@ def describe(table: Table, name: str) -> Column:
     """Kind, missing and distinct values of a column."""
     match kind := table.kind(name):
         case Kind.CATEGORY:
-            found = table.categories(name)
-            counts = np.bincount(found.codes + 1, minlength=len(found.values) + 1)
-            common = [_short(found.values[code]) for code in np.argsort(-counts[1:], kind="stable")[:3]]
-            example = ", ".join(common) + (", …" if len(found.values) > 3 else "")
-            return Column(name, kind, table.rows, int(counts[0]), len(found.values), example)
+            return _category(table, name)
         case Kind.NUMBER:
             values = table.numbers(name)
-            counting = _counts(values, at_all=re.fullmatch(r"Unnamed: [0-9]+|column[0-9]+|index", name) is not None)
-            return replace(_ranged(name, kind, values), counting=counting, sentinel=_sentinel(values))
+            found, counts = np.unique(values[~np.isnan(values)], return_counts=True)
+            column = _ranged(name, kind, table.rows, found, counts)
+            indexed = re.fullmatch(r"Unnamed: [0-9]+|column[0-9]+|index", name) is not None
+            return replace(column, counting=_counts(values, indexed), sentinel=_sentinel(found, counts))
         case Kind.DATE:
-            return _ranged(name, kind, table.dates(name))
+            dates = table.dates(name)
+            return _ranged(name, kind, table.rows, *np.unique(dates[~np.isnat(dates)], return_counts=True))
 
 
-def _ranged(name: str, kind: Kind, values: NDArray[np.float64] | NDArray[np.datetime64]) -> Column:
-    present = values[~np.isnan(values)]
-    distinct = np.unique(present)
-    ends = dict.fromkeys(_spelled(value) for value in (*distinct[:1], *distinct[-1:]))
-    return Column(name, kind, len(values), len(values) - len(present), len(distinct), " to ".join(ends))
+def _category(table: Table, name: str) -> Column:
+    codes, values = table.categories(name)
+    counts = np.bincount(codes + 1, minlength=len(values) + 1)
+    common = [_short(values[code]) for code in np.argsort(-counts[1:], kind="stable")[:3]]
+    example = ", ".join(common) + (", …" if len(values) > 3 else "")
+    return Column(name, Kind.CATEGORY, table.rows, int(counts[0]), len(values), example)
 
 
-def _counts(values: NDArray[np.float64], at_all: bool) -> bool:
+def _ranged(name: str, kind: Kind, rows: int, found: NDArray[Any], counts: NDArray[np.int64]) -> Column:
+    """A column of numbers or dates, of which these were found, each so often."""
+    ends = dict.fromkeys(_spelled(value) for value in (*found[:1], *found[-1:]))
+    return Column(name, kind, rows, rows - int(counts.sum()), len(found), " to ".join(ends))
+
+
+def _counts(values: NDArray[np.float64], indexed: bool) -> bool:
     """Whether values are 0, 1, 2, ... or 1, 2, 3, ...; in a column named as an index whether they go up at all."""
-    if at_all:
+    if indexed:
         return len(values) > 1 and bool((np.diff(values) >= 1).all() and (values == np.round(values)).all())
     return len(values) >= _ENOUGH and values[0] in (0, 1) and bool((np.diff(values) == 1).all())
 
 
-def _sentinel(values: NDArray[np.float64]) -> str:
+def _sentinel(found: NDArray[np.float64], counts: NDArray[np.int64]) -> str:
     """A repeated number of nines, such as -999, that is alone below zero or far from all others."""
-    found, counts = np.unique(values[~np.isnan(values)], return_counts=True)
     if len(found) < 3:
         return ""
     for at, rest in ((0, found[1:]), (-1, found[:-1])):
