@@ -77,6 +77,15 @@ def test_one_command_prepares_a_federation_and_the_next_trains_it(folder):
     assert summary["metrics"]["test"]["roc_auc"] > 0.5
 
 
+def test_a_directory_that_is_there_is_refused_before_anything_is_read(folder):
+    cvfl(*INIT)
+    (folder / "run").mkdir()
+    (folder / "run" / "mine.txt").write_text("")
+    (folder / "bank.csv").unlink()
+    code, output = cvfl("train", "fed.toml", "--out", "run")
+    assert (code, output) == (2, "error: run exists already; choose another --out or remove it")
+
+
 def test_the_configuration_is_commented_and_says_what_was_left_out(folder):
     cvfl(*INIT)
     text = (folder / "fed.toml").read_text()

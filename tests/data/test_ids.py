@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cvfl.config.files import load_config
-from cvfl.data.tables.ids import BETWEEN, read_ids
+from cvfl.data.tables.ids import BETWEEN, check_case, read_ids
 from cvfl.data.tables.sources import Source, open_table
 from cvfl.data.tables.table import Table
 from cvfl.errors import ConfigError, DataError
@@ -49,9 +49,9 @@ def test_rows_that_cannot_be_used_are_no_duplicates(from_csv):
 
 def test_integers_that_are_the_same_are_duplicates(from_csv):
     table = from_csv("ID,x\n007,1\n7,2\n08,3\n")
-    assert read_ids(table, ["ID"], integer=True, duplicates="last").rows == {"7": 1, "8": 2}
+    assert read_ids(table, ["ID"], id_type="integer", duplicates="last").rows == {"7": 1, "8": 2}
     with pytest.raises(DataError, match="rows 1 and 2"):
-        read_ids(table, ["ID"], integer=True)
+        read_ids(table, ["ID"], id_type="integer")
     assert len(read_ids(table, ["ID"]).rows) == 3
 
 
@@ -134,3 +134,16 @@ def test_a_federation_with_an_id_of_two_columns(folder):
 def test_what_does_not_go_together_is_refused(change, said, folder):
     with pytest.raises(ConfigError, match=said):
         load_config(folder / "fed.toml", [change])
+
+
+def test_ids_that_differ_in_case_only(from_csv):
+    table = from_csv("ID,x\nAb,1\ncd,2\n")
+    assert list(read_ids(table, ["ID"], id_type="caseless").rows) == ["ab", "cd"]
+    check_case({"a": ["x", "y"], "b": ["x"]})
+    check_case({"a": ["x", "y"], "b": ["z"]})
+    with pytest.raises(DataError) as caught:
+        check_case({"a": ["X", "y"], "b": ["x", "Y"]})
+    assert str(caught.value) == (
+        "the parties share no id, but 2 of them differ in upper and lower case only; "
+        'set id_type = "caseless" for a and b'
+    )

@@ -1,5 +1,6 @@
 """Columns become numbers: fitted on training rows only, saved without pickle, and refused by name when they cannot."""
 
+import gzip
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -8,18 +9,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.preprocessing import StandardScaler
 
+from cvfl.data.tables.encoders import Number, Standard, date_parts
 from cvfl.data.tables.label import read_label
-from cvfl.data.tables.prepare import DateParts, Preparation, Settings, prepare
+from cvfl.data.tables.prepare import Preparation, Settings, prepare
 from cvfl.data.tables.sources import Source, open_table
-from cvfl.data.tables.table import Table
+from cvfl.data.tables.table import Kind, Table
 from cvfl.errors import DataError
 from cvfl.protocol import Loss
 
 
 def table(folder: Path, **columns: object) -> Table:
-    path = folder / f"{'-'.join(columns)}.parquet"
+    path = folder / f"{'-'.join(columns)[:50]}.parquet"
     pq.write_table(pa.table({name: pa.array(values) for name, values in columns.items()}), path)
     return open_table(Source("bank", path=path))
 
@@ -86,13 +90,13 @@ def test_embedded_categories_with_a_bucket(tmp_path):
 
 def test_dates_have_a_year_a_season_and_a_weekday():
     start = np.datetime64("2024-01-01")  # a Monday
-    parts = DateParts().fit(None).transform(np.array([start, start + 7, start + 1, np.datetime64("NaT")])[:, None])
+    parts = date_parts(np.array([start, start + 7, start + 1, np.datetime64("NaT")]))
     assert parts.shape == (4, 5)
     assert parts[0, 0] == pytest.approx(54, abs=0.01)
     assert parts[0, 3:].tolist() == pytest.approx(parts[1, 3:].tolist())
     assert parts[0, 3:].tolist() != pytest.approx(parts[2, 3:].tolist())
     assert np.isnan(parts[3]).all()
-    year = DateParts().transform(np.array([np.datetime64("2024-03-01"), np.datetime64("2025-03-01")])[:, None])
+    year = date_parts(np.array([np.datetime64("2024-03-01"), np.datetime64("2025-03-01")]))
     assert np.allclose(year[0, 1:3], year[1, 1:3], atol=0.02)
 
 
@@ -124,10 +128,59 @@ def test_it_is_saved_and_read_again_in_the_same_bits(tmp_path, categories):
     assert torch.equal(again.transform(columns, every(6), torch.float64), x)
     assert again.kinds == fitted.kinds
     assert again.categories == fitted.categories
-    assert b"pickle" not in (tmp_path / "bank.preparation").read_bytes()
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04rubbish"])
+numbers = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e100, max_value=1e100)
+
+
+@given(st.lists(numbers, min_size=2, max_size=20))
+def test_what_was_learned_survives_a_file_in_the_same_bits(values):
+    fitted = Number.fit(np.array(values), "mean", Standard)
+    assert Number.model_validate_json(fitted.model_dump_json()) == fitted
+
+
+def test_a_file_is_small(tmp_path):
+    values = np.random.default_rng(0).normal(size=(50, 500))
+    columns = table(tmp_path, **{f"c{i}": column for i, column in enumerate(values.T)})
+    fitted, _ = prepare(columns, columns.columns, every(50), 40, Settings())
+    fitted.save(tmp_path / "x.preparation")
+    assert (tmp_path / "x.preparation").stat().st_size < 100 * 500
+
+
+def test_a_date_that_is_missing_is_marked_once(tmp_path):
+    days = [date(2020, 1, 1), None, date(2020, 3, 1)]
+    _, x = prepare(table(tmp_path, since=days), ["since"], every(3), 3, Settings())
+    assert x.shape == (3, 6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "trained", "scored"),
+    [
+        ("category", ["a1", "12", "a1", "12"], ["12", "12", "12", "12"]),
+        ("category", ["1", "2", "x", "2"], [1, 2, 2, 2]),
+        ("number", [1.0, 2.0, 3.0, 4.0], ["1", "2", "", "4"]),
+        ("number", [1.0, 2.0, None, 4.0], [None, None, None, None]),
+        ("1.234,5", ["1,5", "2", "1.250", "4"], ["1,5", "2", "1.250", "4"]),
+        ("1.234,5", ["1,5", "2", "1.250", "4"], ["1.250", "2", "1.250", "2"]),
+        ("d/m/y", ["31.1.2024", "1.2.2024", "3.4.2024", "5.6.2024"], ["1.2.2024"] * 4),
+    ],
+)
+def test_a_column_is_read_as_it_was_in_training(tmp_path, kind, trained, scored):
+    (tmp_path / "new").mkdir()
+    fitted, x = prepare(table(tmp_path, c=trained), ["c"], every(4), 4, Settings())
+    again = fitted.transform(table(tmp_path / "new", c=scored), every(4))
+    assert fitted.kinds == {"c": kind}
+    assert again.shape == x.shape
+    for before, after, row in zip(trained, scored, range(4), strict=True):
+        if str(before).removesuffix(".0") == str(after):
+            assert torch.equal(x[row], again[row])
+
+
+OTHERS = [b"", b"garbage", b"PK\x03\x04rubbish"]
+INSIDE = [b"{}", b'{"kinds":{"a":"date"},"encoders":{}}', b'{"kinds":{},"encoders":{},"format":2}']
+
+
+@pytest.mark.parametrize("content", OTHERS + [gzip.compress(text, mtime=0) for text in INSIDE])
 def test_a_file_that_is_no_preparation(tmp_path, content):
     path = tmp_path / "x.preparation"
     path.write_bytes(content)
@@ -135,6 +188,20 @@ def test_a_file_that_is_no_preparation(tmp_path, content):
         Preparation.load(path)
     with pytest.raises(DataError, match="not a preparation"):
         Preparation.load(tmp_path / "absent")
+
+
+def test_a_damaged_file_is_refused_wherever_the_damage_is(tmp_path):
+    path = tmp_path / "x.preparation"
+    fitted, _ = prepare(table(tmp_path, age=[1.0, 2.0, 4.0]), ["age"], every(3), 3, Settings())
+    fitted.save(path)
+    whole = path.read_bytes()
+    for at in range(10, len(whole)):  # the first ten bytes are gzip's header: a time and an operating system
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(DataError, match="a damaged one"):
+            Preparation.load(path)
+        path.write_bytes(whole[:at])
+        with pytest.raises(DataError, match="a damaged one"):
+            Preparation.load(path)
 
 
 @pytest.mark.parametrize(
@@ -180,6 +247,33 @@ def test_many_whole_numbers_are_a_quantity(tmp_path):
     assert read_label(table(tmp_path, y=list(range(21))), "y").loss is Loss.SQUARED
     label = read_label(table(tmp_path, y=list(range(21))), "y", loss=Loss.MULTICLASS)
     assert len(label.classes) == 21
+
+
+def test_classes_are_compared_without_case_and_unknown_ones_are_no_label(tmp_path):
+    values = ["yes", "Yes ", " YES", "no", "yes", "Unknown", "n/a", None, "no"]
+    label = read_label(table(tmp_path, y=values), "y", positive="No")
+    assert label.classes == ("yes", "no")
+    assert label.counts == {"yes": 4, "no": 2}
+    assert label.without == 3
+    assert label.known.tolist() == [True] * 5 + [False] * 3 + [True]
+    assert label.notes == (
+        "bank: y.parquet: label 'y': 'YES' counts as 'yes'",
+        "bank: y.parquet: label 'y': 'Yes' counts as 'yes'",
+        "bank: y.parquet: label 'y': 1 rows with 'Unknown' are left out, as without a label; "
+        'for a class of its own set types.y = "category"',
+    )
+
+
+def test_the_user_may_say_whether_a_label_is_a_class(tmp_path):
+    path = tmp_path / "y.parquet"
+    pq.write_table(
+        pa.table({"y": [str(i % 60) for i in range(120)], "few": [1, 2, 3] * 40, "w": ["a", "A"] * 60}), path
+    )
+    told = {"y": Kind.CATEGORY, "few": Kind.NUMBER, "w": Kind.CATEGORY}
+    with open_table(Source("bank", path=path, types=told)) as answers:
+        assert len(read_label(answers, "y").classes) == 60
+        assert read_label(answers, "few").loss is Loss.SQUARED
+        assert read_label(answers, "w").classes == ("A", "a")
 
 
 def test_the_user_may_say_what_is_positive_and_which_loss(tmp_path):

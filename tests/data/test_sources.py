@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import gzip
 import io
 import os
 import resource
@@ -19,10 +20,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cvfl.data.tables.describe import Column, describe
 from cvfl.data.tables.ids import read_ids
 from cvfl.data.tables.kinds import as_dates, as_numbers
 from cvfl.data.tables.sources import Source, open_table
-from cvfl.data.tables.table import Column, Kind, Table
+from cvfl.data.tables.spellings import Spelling
+from cvfl.data.tables.table import Kind, Table
 from cvfl.errors import ConfigError, DataError
 
 ROOT = Path(__file__).parents[2]
@@ -147,8 +150,8 @@ def test_a_column_of_numbers_knows_the_words_for_missing_too(from_parquet: Calla
 
 def test_a_column_without_any_value_is_a_number(from_csv: Callable[..., Table]) -> None:
     table = from_csv("a,b\n1,\n2,NA\n")
-    assert table.describe(["b"]) == (Column("b", Kind.NUMBER, rows=2, missing=2, distinct=0, example=""),)
-    assert table.describe(["b"])[0].missing_share == 1
+    assert describe(table, "b") == Column("b", Kind.NUMBER, rows=2, missing=2, distinct=0, example="")
+    assert describe(table, "b").missing_share == 1
     assert np.isnan(table.numbers("b")).all()
     assert np.isnat(table.dates("b")).all()
     assert table.categories("b").values == ()
@@ -156,7 +159,7 @@ def test_a_column_without_any_value_is_a_number(from_csv: Callable[..., Table]) 
 
 def test_describe_counts_and_shows(from_csv: Callable[..., Table]) -> None:
     table = from_csv("n,c,d\n1,x,2020-01-01\n2.5,y,\n1.0,y,2020-01-01T06:00\n,z,2020-01-01\n3,w,2020-01-01\n")
-    assert table.describe(["d", "n", "c"]) == (
+    assert tuple(describe(table, name) for name in "dnc") == (
         Column("d", Kind.DATE, 5, missing=1, distinct=2, example="2020-01-01 to 2020-01-01T06:00:00"),
         Column("n", Kind.NUMBER, 5, missing=1, distinct=3, example="1 to 3"),
         Column("c", Kind.CATEGORY, 5, missing=0, distinct=4, example="y, w, x, …"),
@@ -165,7 +168,7 @@ def test_describe_counts_and_shows(from_csv: Callable[..., Table]) -> None:
 
 def test_long_values_are_shown_in_short(from_csv: Callable[..., Table]) -> None:
     table = from_csv('t,n\n"two\nlines",12345678\n' + "x" * 99 + ",0.1\n")
-    assert [column.example for column in table.describe(["t", "n"])] == [
+    assert [describe(table, name).example for name in "tn"] == [
         f"two lines, {'x' * 29}…",
         "0.1 to 1.234568e+07",
     ]
@@ -197,6 +200,83 @@ def test_told_types_win(from_csv: Callable[..., Table]) -> None:
     assert "as dates such as 2024-02-29: '2020-13-01' in row 1;" in refusal(lambda: table.dates("d"))
     message = refusal(lambda: from_csv("income\n1\n", types={"incomes": Kind.NUMBER}))
     assert message == "bank: bank.csv: column 'incomes' in `types` is not there; did you mean 'income'?"
+
+
+@pytest.mark.parametrize(
+    ("values", "type", "read"),
+    [
+        (["1,5", "2", "-0,25"], "1.234,5", [1.5, 2, -0.25]),
+        (["1.234,5", "1.234.567", "3"], "1.234,5", [1234.5, 1234567, 3]),
+        (["1,234.5", "12", ""], "1,234.5", [1234.5, 12, np.nan]),
+        (["1 234,5", "2 345", "3"], "1.234,5", [1234.5, 2345, 3]),
+        (["1'234.5", "1\u00a0234.5", "3"], "1,234.5", [1234.5, 1234.5, 3]),
+        (["12%", "3.5 %", "0%"], "1,234.5", [12, 3.5, 0]),
+        (["12,5%", "", "0%"], "1.234,5", [12.5, np.nan, 0]),
+    ],
+)
+def test_numbers_as_people_write_them(
+    from_csv: Callable[..., Table], values: list[str], type: str, read: list[float]
+) -> None:
+    table = from_csv("x;y\n" + "".join(f"{value};1\n" for value in values))
+    assert table.type("x") == type
+    assert table.kind("x") is Kind.NUMBER
+    np.testing.assert_array_equal(table.numbers("x"), read)
+    assert table.notes == (f"bank: bank.csv: numbers written as {type} in x",)
+
+
+@pytest.mark.parametrize(
+    ("values", "type", "read"),
+    [
+        (["31.12.2024", "1.2.2024"], "d/m/y", ["2024-12-31", "2024-02-01"]),
+        (["31/12/2024 9:05", "01/02/2024 23:59:59"], "d/m/y", ["2024-12-31T09:05", "2024-02-01T23:59:59"]),
+        (["12/31/2024", "1/2/2024"], "m/d/y", ["2024-12-31", "2024-01-02"]),
+        (["2024/2/29", "2024/12/01"], "y/m/d", ["2024-02-29", "2024-12-01"]),
+    ],
+)
+def test_dates_as_people_write_them(
+    from_csv: Callable[..., Table], values: list[str], type: str, read: list[str]
+) -> None:
+    table = from_csv("d\n" + "".join(f"{value}\n" for value in [*values, "NA"]))
+    assert table.type("d") == type
+    assert table.kind("d") is Kind.DATE
+    np.testing.assert_array_equal(table.dates("d"), np.array([*read, "NaT"], "datetime64[s]"))
+
+
+def test_what_can_be_read_in_two_ways_is_said_and_can_be_told(from_csv: Callable[..., Table]) -> None:
+    content = "d;x\n1/2/2024;1,234\n3/4/2024;5\n"
+    table = from_csv(content)
+    assert table.dates("d").astype("datetime64[D]").astype(str).tolist() == ["2024-02-01", "2024-04-03"]
+    assert table.numbers("x").tolist() == [1234, 5]
+    assert table.notes[-2:] == (
+        'bank: bank.csv: d can be read as d/m/y and as m/d/y; it is read as the first, else set types.d = "m/d/y"',
+        "bank: bank.csv: x can be read as 1,234.5 and as 1.234,5; it is read as the first, "
+        'else set types.x = "1.234,5"',
+    )
+    told = from_csv(content, types={"d": Spelling.MONTH, "x": Spelling.COMMA})
+    assert told.dates("d").astype("datetime64[D]").astype(str).tolist() == ["2024-01-02", "2024-03-04"]
+    assert told.numbers("x").tolist() == [1.234, 5]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (["1,5"] * 19 + ["soon"], "mixes numbers and text: 'soon' in row 20; add it"),
+        (["1.5"] * 19 + ["1,5"], "mixes numbers and text: '1,5' in row 20; add it"),
+        (["31.12.2024"] * 19 + ["soon"], "mixes dates and text: 'soon' in row 20; add it"),
+        (["2024-12-31"] * 19 + ["soon"], "mixes dates and text: 'soon' in row 20; add it"),
+        (["12%", "3"], "mixes numbers with and without a percent sign: '3' in row 2; add it"),
+    ],
+)
+def test_a_column_is_written_in_one_way(from_csv: Callable[..., Table], values: list[str], message: str) -> None:
+    table = from_csv("x;y\n" + "".join(f"{value};1\n" for value in values))
+    assert message in refusal(lambda: table.kind("x"))
+
+
+@pytest.mark.parametrize("value", ["31.02.2024", "1,2,3", "1.2.3", "12:30", "007 123", "1.2.24", "5,", "%"])
+def test_what_only_looks_like_a_number_or_a_date_is_a_category(from_csv: Callable[..., Table], value: str) -> None:
+    table = from_csv(f"x;y\n{value};1\nother;2\n{value};3\n")
+    assert table.kind("x") is Kind.CATEGORY
+    assert not table.notes
 
 
 def test_typed_columns_are_read_by_their_type(from_parquet: Callable[..., Table]) -> None:
@@ -245,7 +325,7 @@ def test_nested_columns_are_refused_only_when_asked_for(from_parquet: Callable[.
         table.numbers,
         table.categories,
         lambda name: ids_of(table, name),
-        lambda name: table.describe([name]),
+        lambda name: describe(table, name),
     ):
         assert "column 'l' is of type list<element: int64>, which cannot be used; exclude it" in refusal(
             lambda call=call: call("l")
@@ -328,15 +408,13 @@ def test_an_unknown_column_of_many_is_not_answered_with_all(from_csv: Callable[.
         (b"a,b\n1,2\n\n1,2,3\n", "line 4 has 3 fields, where the header has 2; correct that line"),
         (b'a,b\n1,"2\n2"\n3\n', "line 4 has 1 field, where the header has 2; correct that line"),
         (b"a,b\n" + b"1,2\n" * 500_000 + b"1\n", "line 500,002 has 1 field, where the header has 2"),
-        ("a,b\n1,2\n3,Größe\n".encode("latin-1"), "line 3 is not UTF-8 text; save the file as UTF-8"),
-        ("a,Größe\n1,2\n".encode("latin-1"), "line 1 is not UTF-8 text; save the file as UTF-8"),
-        ("a,b\n1,2\n".encode("utf-16"), "line 1 is not UTF-8 text; save the file as UTF-8"),
         (b'a,b\n1,2\n3,"x\n4,y\n5,z\n', 'line 3 is too long, or has a quotation mark " that does not end a value'),
         (b'a,b\n1,"' + b"x" * (5 << 20) + b"\n", 'line 2 is too long, or has a quotation mark "'),
         (b'a,"b\n' + b"x" * 200_000, 'line 1 is too long, or has a quotation mark " that does not end a value'),
         (b'a,"b\n1,2\n', 'line 1 is too long, or has a quotation mark " that does not end a value'),
-        (b"PK\x03\x04 and so on", "the file is a zip archive or a spreadsheet; save the table as CSV"),
-        (b"\x1f\x8b and so on", "the file is compressed; unpack it"),
+        (b"PK\x03\x04 and so on", "the file is a zip archive; unpack it"),
+        (b"\x1f\x8b and so on", "the packed file is damaged"),
+        (b"\xd0\xcf\x11\xe0 and so on", "the file is an old Excel file (.xls); save it as .xlsx or CSV"),
     ],
 )
 def test_bad_csv_files_say_what_and_where(
@@ -347,6 +425,63 @@ def test_bad_csv_files_say_what_and_where(
     monkeypatch.setattr(tempfile, "tempdir", str(rest))
     assert message in refusal(lambda: from_csv(content))
     assert not list(rest.iterdir())
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252", "latin-1"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_text_is_read_however_it_is_written(from_csv: Callable[..., Table], encoding: str, packed: bool) -> None:
+    content = "Größe,Ort\n1,Köln\n2,Zürich\n".encode(encoding)
+    table = from_csv(gzip.compress(content) if packed else content)
+    assert table.columns == ("Größe", "Ort")
+    assert table.categories("Ort").values == ("Köln", "Zürich")
+    odd = encoding in ("cp1252", "latin-1")
+    assert table.notes == (
+        ("bank: bank.csv: its text is not UTF-8 and is read as cp1252; if letters are wrong, set `encoding`",) * odd
+    )
+
+
+def test_an_encoding_can_be_told(from_csv: Callable[..., Table]) -> None:
+    table = from_csv("a,b\n1,Łódź\n2,Köln\n".encode("cp1250"), encoding="cp1250")
+    assert (table.categories("b").values, table.notes) == (("Köln", "Łódź"), ())
+    with pytest.raises(ConfigError, match="encoding 'utf-99' is unknown"):
+        from_csv("a\n1\n", encoding="utf-99")
+    message = "its text is not in this encoding; set another `encoding`, or save the file as UTF-8"
+    assert message in refusal(lambda: from_csv(b"a,b\n1,\xff\n", encoding="utf-8"))
+
+
+def test_a_packed_file_that_ends_too_soon(from_csv: Callable[..., Table]) -> None:
+    whole = gzip.compress(b"a,b\n" + b"1,2\n" * 1000)
+    assert "the packed file is damaged" in refusal(lambda: from_csv(whole[:-12]))
+
+
+def test_a_spreadsheet(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    rows = [
+        (),
+        ("id", "since", "income", "city"),
+        (1, datetime.date(2024, 2, 29), 1.5, "Köln"),
+        (),
+        (2, None, 3, "Bonn"),
+    ]
+    for row in rows:
+        book.active.append(row)
+    book.create_sheet("notes")
+    book.save(tmp_path / "bank.xlsx")
+    with open_table(Source("bank", path=tmp_path / "bank.xlsx")) as table:
+        assert [table.kind(name) for name in table.columns] == ["number", "date", "number", "category"]
+        assert table.numbers("income").tolist() == [1.5, 3]
+        assert ids_of(table, "id") == ["1", "2"]
+        assert table.notes == ("bank: bank.xlsx: only the first of 2 sheets is read, 'Sheet'",)
+    (tmp_path / "bank.xlsx").write_bytes(b"PK\x03\x04 and so on")
+    assert "bank.xlsx: is no Excel file" in refusal(lambda: open_table(Source("bank", path=tmp_path / "bank.xlsx")))
+
+
+def test_a_spreadsheet_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    (tmp_path / "bank.xlsx").write_bytes(b"PK\x03\x04")
+    message = refusal(lambda: open_table(Source("bank", path=tmp_path / "bank.xlsx")))
+    assert message.endswith("need an extra: pip install 'cvfl[excel]', or save it as CSV")
 
 
 def test_an_inch_is_not_an_open_quote(from_csv: Callable[..., Table]) -> None:

@@ -119,6 +119,52 @@ def test_a_row_without_a_label_is_no_row(folder):
     assert result.aligned.common == 69
 
 
+def test_the_label_of_another_party_is_no_feature(folder):
+    everyone = people()
+    write_csv(folder / "shop.csv", pick(everyone, "ID", "basket", "y"), list(range(PEOPLE)))
+    result = loaded(folder, "party.shop.table=shop.csv")
+    assert result.assembled.preparations["shop"].columns == ("basket",)
+    assert result.notes == (
+        "shop: shop.csv: column 'y' is left out, since the label of another party is called so; "
+        "name it in `features` to use it",
+    )
+    result = loaded(folder, "party.shop.table=shop.csv", 'party.shop.features=["basket","y"]')
+    assert set(result.assembled.preparations["shop"].columns) == {"basket", "y"}
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        lambda y: ["1" if value == "late" else "0" for value in y],
+        lambda y: [None if value == "late" else "2024-01-01" for value in y],
+        lambda y: ["L" if value == "late" else "P" for value in y],
+    ],
+)
+def test_a_column_that_tells_the_label_is_noted(folder, copy):
+    everyone = people() | {"outcome": copy(people()["y"])}
+    write_csv(folder / "shop.csv", pick(everyone, "ID", "basket", "outcome"), list(range(PEOPLE)))
+    assert loaded(folder, "party.shop.table=shop.csv").notes == (
+        "shop: shop.csv: column 'outcome' tells the label of every training row; exclude it if it is a copy of "
+        "the label or only known when the label is",
+    )
+
+
+def test_ids_in_another_case_are_named_and_can_be_compared(folder):
+    everyone = people() | {"ID": [f"Z{i}" for i in range(PEOPLE)]}
+    write_csv(folder / "shop.csv", pick(everyone, "ID", "basket"), list(range(PEOPLE)))
+    with pytest.raises(DataError, match=r'100 of them differ in upper.*id_type = "caseless"'):
+        loaded(folder, "party.shop.table=shop.csv")
+    caseless = ("party.bank.id_type=caseless", "party.shop.id_type=caseless")
+    assert loaded(folder, "party.shop.table=shop.csv", *caseless).aligned.common == 100
+
+
+def test_too_few_shared_rows_for_all_classes_are_named(folder):
+    write_csv(folder / "shop.csv", pick(people(), "ID", "basket"), [0, 110])
+    with pytest.raises(DataError) as caught:
+        loaded(folder, "party.shop.table=shop.csv", "data.test_share=0")
+    assert str(caught.value).startswith("label 'y': 1 rows are shared, 1 of them for training, and none of these is ")
+
+
 def test_validation_rows_and_stratification(folder):
     data = loaded(folder, "data.validation_share=0.2", "data.test_share=0.3", "data.stratify=true").data
     sizes = [len(data.train_labels), len(data.validation_labels), len(data.test_labels)]

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from cvfl.api.frames import write_frames
 from cvfl.api.progress import shown
 from cvfl.api.run import Bytes, Metrics, Run, Scores
-from cvfl.config.draft import Choices, check_choices, configuration, examine
+from cvfl.config.draft import configuration
+from cvfl.config.examine import Choices, check_choices, examine
 from cvfl.config.files import load_config, merged, parse_config, read_toml
 from cvfl.config.schema import RunConfig
 from cvfl.config.sections import id_columns
@@ -106,8 +107,9 @@ class Federation:
             for name, path in paths.items():
                 source = Source(name, path=path)
                 drafts.append(examine(source, stack.enter_context(open_table(source))))
-            choices = Choices(id_columns(id), holder, column)
-            text = configuration(drafts, choices, check_choices(drafts, choices), Path())
+            choices = Choices(dict.fromkeys(paths, id_columns(id)), holder, column)
+            found, drafts = check_choices(drafts, choices)
+            text = configuration(drafts, choices, found, Path())
         values = tomlkit.parse(text).unwrap()
         for name, path in paths.items():
             values["party"][name]["table"] = str(path)

@@ -17,7 +17,8 @@ from cvfl.cli.errors import one_line
 from cvfl.config.files import load_config
 from cvfl.data.sets.builtin import BUILTIN
 from cvfl.data.sets.fetch import DATASETS, fetch_dataset
-from cvfl.data.tables.kinds import Column
+from cvfl.data.tables import describe as look
+from cvfl.data.tables.describe import Column
 from cvfl.data.tables.organisation import PartyTable
 from cvfl.errors import ConfigError, suggest
 from cvfl.federation.load import open_party
@@ -45,7 +46,7 @@ def describe(
             columns: list[Column] = []
             for done, column in enumerate(table.table.columns):
                 steps(f"{name}: looking at columns", done, len(table.table.columns))
-                columns += table.table.describe([column])
+                columns.append(look.describe(table.table, column))
     if as_json:
         found = [asdict(column) | {"use": use(table, column.name)} for column in columns]
         typer.echo(json.dumps(found, indent=2))

@@ -14,9 +14,12 @@ from rich.prompt import Prompt
 
 from cvfl.cli.display import StepDisplay
 from cvfl.cli.errors import one_line
-from cvfl.config.draft import Choices, Draft, check_choices, common_columns, configuration, examine
+from cvfl.config.draft import configuration, told
+from cvfl.config.examine import Choices, Draft, check_choices, common_columns, examine
 from cvfl.config.files import load_config
+from cvfl.data.tables.label import Label
 from cvfl.data.tables.sources import Source, open_table
+from cvfl.data.tables.spellings import listed
 from cvfl.errors import ConfigError, writing
 
 
@@ -24,13 +27,18 @@ def init(
     out: Annotated[Path, typer.Argument(help="Configuration file to write (TOML).")],
     party: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=TABLE", help="A party and its table: CSV, Parquet or a database URL."),
+        typer.Option(metavar="NAME=TABLE", help="A party and its table: CSV, Parquet, Excel or a database URL."),
     ] = None,
     query: Annotated[
         list[str] | None, typer.Option(metavar="NAME=SQL", help="The query of a party whose table is a database URL.")
     ] = None,
     id: Annotated[
-        str | None, typer.Option("--id", help="The column that names a person, in every table; or several: a,b.")
+        list[str] | None,
+        typer.Option(
+            "--id",
+            metavar="[NAME=]COLUMN",
+            help="The column that names a person, in every table or at one party; or several: a,b.",
+        ),
     ] = None,
     label: Annotated[
         str | None, typer.Option(metavar="PARTY.COLUMN", help="What is to be predicted, and who holds it.")
@@ -51,19 +59,37 @@ def init(
             for source in sources:
                 table = stack.enter_context(open_table(source, lambda name, rows: steps(f"{name}: reading", rows, 0)))
                 drafts.append(examine(source, table, steps))
-        choices = _choices(drafts, id, label, console)
-        found = check_choices(drafts, choices)
+        choices = _choices(drafts, id or [], label, console)
+        found, drafts = check_choices(drafts, choices)
         text = configuration(drafts, choices, found, out.parent)
         with writing(out):
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text(text, encoding="utf-8")
         load_config(out)
         console.print(f"{out}: {len(drafts)} parties, label {choices.holder}.{choices.label} ({found.loss})")
-        for draft in drafts:
-            left_out = [name for name in draft.unusable if name not in (*choices.id, choices.label)]
-            note = f"; left out: {', '.join(left_out)}" if left_out else ""
-            console.print(f"  {draft.table.name}: {draft.table.rows:,} rows, {len(draft.columns)} columns{note}")
+        for line in (*_label_lines(found), *(line for draft in drafts for line in _table_lines(draft, choices))):
+            console.print(f"  {line}", soft_wrap=True)
         console.print(f"next: cvfl train {out}")
+
+
+def _label_lines(label: Label) -> list[str]:
+    """What the label was taken for, how many rows each class has, and which rows are left out."""
+    counts = ", ".join(f"{name} {rows:,}" for name, rows in list(label.counts.items())[:20])
+    rows = [f"rows of each class: {counts}"] if counts else []
+    without = [f"{label.without:,} rows without a label are left out"] if label.without else []
+    return [f"label {label.column}: {told(label)}", *rows, *without, *label.notes]
+
+
+def _table_lines(draft: Draft, choices: Choices) -> list[str]:
+    """How large a table is, what of it is not used, and how it was read where that is not the usual way."""
+    left_out = [name for name in draft.unusable if name not in choices.aside(draft.name)]
+    note = f"; left out: {listed(left_out)}" if left_out else ""
+    missing = [f"{draft.table.name}: {word} counts as missing: {listed(c)}" for word, c in draft.missing.items()]
+    return [
+        f"{draft.table.name}: {draft.table.rows:,} rows, {len(draft.columns)} columns{note}",
+        *missing,
+        *draft.table.notes,
+    ]
 
 
 def _sources(parties: Sequence[str], queries: Sequence[str]) -> list[Source]:
@@ -91,22 +117,40 @@ def _pair(text: str, option: str) -> tuple[str, str]:
     return name, value
 
 
-def _choices(drafts: Sequence[Draft], id_column: str | None, label: str | None, console: Console) -> Choices:
-    if id_column is None:
-        shared = common_columns(drafts)
-        listed = ", ".join(shared) or "none"
-        id_column = _ask(console, f"id column (in every table: {listed})", shared[0] if shared else None, "--id")
-    one = all(id_column in draft.table.columns for draft in drafts)
-    ids = (id_column,) if one else tuple(name.strip() for name in id_column.split(","))
+def _choices(drafts: Sequence[Draft], given: Sequence[str], label: str | None, console: Console) -> Choices:
+    ids = _ids(drafts, given, console)
     if label is None:
         columns = [
-            f"{draft.name}.{column.name}" for draft in drafts for column in draft.columns if column.name not in ids
+            f"{draft.name}.{column.name}"
+            for draft in drafts
+            for column in draft.columns
+            if column.name not in ids[draft.name]
         ]
         label = _ask(console, f"what to predict, as PARTY.COLUMN ({', '.join(columns)})", None, "--label")
     holder, dot, column = label.partition(".")
     if not dot:
         raise ConfigError(f"--label takes PARTY.COLUMN, not {label!r}")
     return Choices(ids, holder, column)
+
+
+def _ids(drafts: Sequence[Draft], given: Sequence[str], console: Console) -> dict[str, tuple[str, ...]]:
+    """Each party's id: its own, as NAME=COLUMN, or that of all."""
+    names = [draft.name for draft in drafts]
+    own = dict(text.split("=", 1) for text in given if text.partition("=")[0] in names and "=" in text)
+    for_all = [text for text in given if text.partition("=")[0] not in own]
+    if len(for_all) > 1:
+        raise ConfigError(f"--id takes one column for all, or NAME=COLUMN for a party, not {' and '.join(for_all)}")
+    if not for_all and len(own) < len(drafts):
+        others = [draft for draft in drafts if draft.name not in own]
+        shared = common_columns(others)
+        where = "in every table" if not own else f"at {' and '.join(draft.name for draft in others)}"
+        question = f"id column ({where}: {', '.join(shared) or 'none'})"
+        for_all = [_ask(console, question, shared[0] if shared else None, "--id")]
+    return {draft.name: _columns_of(draft, own.get(draft.name, *for_all)) for draft in drafts}
+
+
+def _columns_of(draft: Draft, text: str) -> tuple[str, ...]:
+    return (text,) if text in draft.table.columns else tuple(name.strip() for name in text.split(","))
 
 
 def _ask_parties(console: Console) -> list[str]:

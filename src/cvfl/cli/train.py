@@ -22,7 +22,7 @@ from cvfl.federation.load import load_data
 from cvfl.federation.nvflare_simulator import train_nvflare
 from cvfl.federation.processes import train_grpc
 from cvfl.federation.train import train as run
-from cvfl.runs.directory import is_under_way
+from cvfl.runs.directory import RunDirectory, is_under_way
 
 
 class Runtime(StrEnum):
@@ -67,6 +67,7 @@ def train(
             raise ConfigError("--resume is for runs in one process; `cvfl server` and `cvfl party` go on by themselves")
         usual = Path("runs") / f"{config.stem}-{settings.seed}"
         target = out or (_stopped(usual) if resume else free_path(usual))
+        RunDirectory(target, resume).check(settings)  # refused now, not after alignment
         with observed(console, config.stem, log_json, tensorboard) as seen:
             match runtime:
                 case Runtime.INPROCESS:

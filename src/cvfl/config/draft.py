@@ -3,102 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import tomlkit
 
-from cvfl.data.tables.ids import read_ids
-from cvfl.data.tables.kinds import Column, Kind
-from cvfl.data.tables.label import Label, read_label
+from cvfl.config.examine import Choices, Draft
+from cvfl.data.tables.describe import Column
+from cvfl.data.tables.kinds import Kind
+from cvfl.data.tables.label import Label
 from cvfl.data.tables.sources import Source
-from cvfl.data.tables.table import Table
-from cvfl.errors import ConfigError, DataError, suggest
-from cvfl.types import OnStep
-
-MOSTLY_DIFFERENT = 0.5
-"""A category with more different values than this share of the rows is a name or a text, not a category."""
-
-
-@dataclass(frozen=True)
-class Draft:
-    """One party's table as `cvfl init` found it: what it is, and which columns cannot be used, and why."""
-
-    source: Source
-    table: Table
-    columns: tuple[Column, ...]
-    unusable: Mapping[str, str]
-
-    @property
-    def name(self) -> str:
-        """The party."""
-        return self.source.party
-
-    @property
-    def features(self) -> list[Column]:
-        """Columns that a model can use."""
-        return [column for column in self.columns if column.name not in self.unusable]
-
-
-@dataclass(frozen=True)
-class Choices:
-    """What the user said: the columns that are the id, and the label as party and column."""
-
-    id: tuple[str, ...]
-    holder: str
-    label: str
-
-
-def examine(source: Source, table: Table, on_step: OnStep = lambda *_: None) -> Draft:
-    """Look at every column of a table."""
-    columns: list[Column] = []
-    unusable: dict[str, str] = {}
-    for done, column in enumerate(table.columns):
-        on_step(f"{source.party}: looking at columns", done, len(table.columns))
-        try:
-            columns += table.describe([column])
-        except DataError as error:
-            unusable[column] = str(error).removeprefix(f"{table.name}: ")
-            continue
-        if reason := _unusable(columns[-1]):
-            unusable[column] = reason
-    return Draft(source, table, tuple(columns), unusable)
-
-
-def _unusable(column: Column) -> str | None:
-    if column.distinct == 0:
-        return "has no value"
-    if column.distinct == 1 and not column.missing:
-        return "is constant"
-    if column.kind is Kind.CATEGORY and column.distinct > max(2, MOSTLY_DIFFERENT * column.rows):
-        return f"has {column.distinct:,} different values in {column.rows:,} rows"
-    return None
-
-
-def common_columns(drafts: Sequence[Draft]) -> list[str]:
-    """Columns that every table has: where an id may be; the most telling first."""
-    shared = set.intersection(*({column.name for column in draft.columns} for draft in drafts))
-    different = {c.name: c.distinct / max(c.rows, 1) for draft in drafts for c in draft.columns if c.name in shared}
-    return sorted(shared, key=lambda name: (-different[name], name))
-
-
-def check_choices(drafts: Sequence[Draft], choices: Choices) -> Label:
-    """Whether the id is in every table and the label at its holder; the label as it will be read."""
-    for draft in drafts:
-        for column in choices.id:
-            if column not in draft.table.columns:
-                raise ConfigError(
-                    f"id: {draft.table.name} has no column {column!r}{suggest(column, draft.table.columns)}"
-                )
-        read_ids(draft.table, choices.id)
-    by_name = {draft.name: draft for draft in drafts}
-    if choices.holder not in by_name:
-        raise ConfigError(f"label: there is no party {choices.holder!r}{suggest(choices.holder, by_name)}")
-    table = by_name[choices.holder].table
-    if choices.label not in table.columns:
-        raise ConfigError(f"label: {table.name} has no column {choices.label!r}{suggest(choices.label, table.columns)}")
-    return read_label(table, choices.label)
+from cvfl.data.tables.spellings import listed
+from cvfl.errors import DataError
 
 
 def configuration(drafts: Sequence[Draft], choices: Choices, label: Label, folder: Path) -> str:
@@ -115,7 +31,7 @@ def configuration(drafts: Sequence[Draft], choices: Choices, label: Label, folde
         _line("seed = 0", "of all randomness: the same seed gives the same result"),
         "",
         "[data]",
-        _line(f"id = {_columns(choices.id)}", "what names a person, in every table"),
+        *_shared_id(choices),
         _line('alignment = "private"', 'or "aligned": row i is the same person everywhere'),
         "test_share = 0.2",
         _line("validation_share = 0.0", "rows to choose a round or a setting by, apart from the test rows"),
@@ -140,20 +56,31 @@ def configuration(drafts: Sequence[Draft], choices: Choices, label: Label, folde
     return "\n".join(lines) + "\n"
 
 
+def _shared_id(choices: Choices) -> list[str]:
+    """The id in all tables, if it has the same name there."""
+    ids = set(choices.ids.values())
+    return [_line(f"id = {_columns(ids.pop())}", "what names a person, in every table")] if len(ids) == 1 else []
+
+
 def _party(draft: Draft, choices: Choices, label: Label, folder: Path) -> list[str]:
-    held = choices.label if draft.name == choices.holder else None
-    features = [column for column in draft.features if column.name not in (*choices.id, held)]
+    aside = choices.aside(draft.name)
+    features = [column for column in draft.features if column.name not in aside]
+    unusable = {name: why for name, why in draft.unusable.items() if name not in aside}
     if not features:
-        raise DataError(f"{draft.table.name}: no column is left to learn from beside id and label")
+        reasons = "; ".join(f"{name} {why}" for name, why in list(unusable.items())[:3]) or "there are no others"
+        raise DataError(f"{draft.table.name}: no column is left to learn from beside id and label: {reasons}")
     lines = [f"[party.{draft.name}]", f"# {draft.table.rows:,} rows; to learn from: {_counted(features)}"]
     lines += _source(draft.source, folder)
-    if held is not None:
-        classes = f"{len(label.classes)} classes: {_shortened(label.classes)}" if label.classes else "a quantity"
-        lines.append(_line(f"label = {_text(held)}", classes))
-    unusable = {name: why for name, why in draft.unusable.items() if name not in (*choices.id, held)}
+    if len(set(choices.ids.values())) > 1:
+        lines.append(_line(f"id = {_columns(choices.ids[draft.name])}", "what names a person"))
+    if draft.name == choices.holder:
+        lines.append(_line(f"label = {_text(choices.label)}", told(label)))
+    if missing := draft.missing:
+        lines += [f"# {word} seems to mean missing: {listed(names)}" for word, names in missing.items()]
+        lines.append(_line(f"missing = {_list(missing)}", "in every column of this table"))
     if unusable:
         lines += [f"# {name}: {why}" for name, why in unusable.items()]
-        lines.append(f"exclude = [{', '.join(_text(name) for name in unusable)}]")
+        lines.append(f"exclude = {_list(unusable)}")
     width = max(8, min(32, 1 << (len(features) - 1).bit_length()))
     return [
         *lines,
@@ -163,6 +90,16 @@ def _party(draft: Draft, choices: Choices, label: Label, folder: Path) -> list[s
         _line(f"width = {width}", "numbers a row that are sent"),
         "hidden = [32]",
     ]
+
+
+def told(label: Label) -> str:
+    """What the label was taken for, and how to say otherwise."""
+    key = f"types = {{ {tomlkit.key(label.column).as_string()} = "
+    if not label.classes:
+        return f'a quantity; for classes add {key}"category" }}'
+    classes = f"{len(label.classes)} classes: {_shortened(label.classes)}"
+    numbered = all(name.lstrip("-").isdigit() for name in label.classes)
+    return classes + (f'; for a quantity add {key}"number" }}' if numbered and len(label.classes) > 2 else "")
 
 
 def _shortened(names: Sequence[str]) -> str:
@@ -195,7 +132,11 @@ def _line(setting: str, comment: str) -> str:
 
 
 def _columns(names: Sequence[str]) -> str:
-    return _text(names[0]) if len(names) == 1 else f"[{', '.join(map(_text, names))}]"
+    return _text(names[0]) if len(names) == 1 else _list(names)
+
+
+def _list(names: Iterable[str]) -> str:
+    return f"[{', '.join(map(_text, names))}]"
 
 
 def _text(value: str) -> str:

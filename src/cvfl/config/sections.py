@@ -10,9 +10,9 @@ from pydantic import Field, field_serializer, model_validator
 
 from cvfl.data.sets.catalogue import NamedSet
 from cvfl.data.tables.address import without_password
-from cvfl.data.tables.ids import Duplicates
+from cvfl.data.tables.ids import Duplicates, IdType
 from cvfl.data.tables.prepare import Settings
-from cvfl.data.tables.table import Kind
+from cvfl.data.tables.spellings import Type
 from cvfl.types import Section
 
 
@@ -63,19 +63,21 @@ class PartyConfig(Section):
     """One party: its table and what is taken from it, and where it differs from the others."""
 
     table: Path | None = None
-    """The party's table: a CSV or Parquet file, as seen from the configuration file."""
+    """The party's table: a CSV, Parquet or Excel file, as seen from the configuration file."""
     url: str | None = None
     """The database that has the party's table instead; `${NAME}` comes from the environment."""
     query: str | None = None
     """The query that gives the table."""
     delimiter: str | None = Field(default=None, min_length=1, max_length=1)
     """What separates the columns of a CSV file; found from its header if not given."""
+    encoding: str | None = None
+    """How the text of a CSV file is written, such as latin-1; found from its bytes if not given."""
     missing: tuple[str, ...] = ()
     """Words for a missing value besides the usual ones."""
     id: str | tuple[str, ...] | None = None
     """The column that names a person in this table, if it has another name here; or several, in the same order."""
-    id_type: Literal["text", "integer"] = "text"
-    """Compare ids as text, or as integers without leading zeros."""
+    id_type: IdType = "text"
+    """Compare ids as text, as integers without leading zeros, or as text in which case does not count (caseless)."""
     duplicates: Duplicates = "error"
     """Of rows with the same id: refuse them, or take the first or the last one."""
     features: tuple[str, ...] = ("*",)
@@ -86,8 +88,8 @@ class PartyConfig(Section):
     """The column to predict; exactly one party has it."""
     positive: str | None = None
     """The class that counts as 1 when there are two; the last in order if not given."""
-    types: dict[str, Kind] = Field(default_factory=dict)
-    """The type of a column where the guess is wrong."""
+    types: dict[str, Type] = Field(default_factory=dict)
+    """The type of a column where the guess is wrong: a kind, or how its numbers or dates are written."""
     prepare: Settings | None = None
     """How this party's columns become numbers, if otherwise than at the others."""
     model: PartyModelConfig | None = None

@@ -21,6 +21,7 @@ from cvfl.config.schema import RunConfig, check_tables
 from cvfl.config.sections import DataConfig, id_columns
 from cvfl.data import VerticalData
 from cvfl.data.sets.catalogue import load_named
+from cvfl.data.tables.ids import check_case
 from cvfl.data.tables.kinds import DEFAULT_MISSING
 from cvfl.data.tables.label import Label
 from cvfl.data.tables.organisation import Assembled, Organisation, PartyTable, assemble
@@ -61,7 +62,7 @@ class Loaded:
     aligned: Aligned | None = None
     found: Found = field(default_factory=Found)
     notes: tuple[str, ...] = ()
-    """What was done to ids of the tables."""
+    """What was done to ids and other columns of the tables."""
     told: bytes = b""
     """What each shared row is for, as the party with the label tells it; nothing if there are no tables."""
 
@@ -110,6 +111,7 @@ def open_party(config: RunConfig, name: str, stack: ExitStack, on_step: OnStep =
         url=section.url,
         query=section.query,
         delimiter=section.delimiter,
+        encoding=section.encoding,
         missing=DEFAULT_MISSING + section.missing,
         types=section.types,
     )
@@ -117,10 +119,11 @@ def open_party(config: RunConfig, name: str, stack: ExitStack, on_step: OnStep =
         name=name,
         id=id_columns(section.id or config.data.id),
         duplicates=section.duplicates,
-        integer_ids=section.id_type == "integer",
+        id_type=section.id_type,
         features=section.features,
         exclude=section.exclude,
         label=section.label,
+        labels_elsewhere=tuple(other.label for at, other in config.party.items() if at != name and other.label),
         positive=section.positive,
         settings=section.prepare or config.data.prepare,
     )
@@ -136,6 +139,7 @@ def shared_rows(
     if config.data.alignment == "aligned":
         return _rows_as_they_are(tables, key)
     places = {table.party.name: table.ids() for table in tables}
+    check_case(places)
     common, aligned, found = _aligned({name: list(ids) for name, ids in places.items()}, on_step, kept)
     ids, fractions = in_order(common, key)
     rows = tuple(np.array([party[text] for text in ids], dtype=np.int64) for party in places.values())
@@ -231,8 +235,8 @@ def _load_tables(
     at, label = next((places, table.label) for places, table in zip(rows.places, tables, strict=True) if table.label)
     parts = parts_of(label, at, rows.fractions, config.data)
     on_party = lambda table: on_step(f"{table.party.name}: preparing", 0, 0)  # noqa: E731
-    notes = tuple(note for table in tables for note in table.notes)
     prepared = assemble(tables, rows.places, parts, dtype, on_party)
+    notes = tuple(note for table in tables for note in table.notes)
     told = np.full(len(rows.used), LEFT_OUT, dtype=np.int8)
     told[rows.used] = parts
     return Loaded(prepared, rows.aligned, rows.found, notes, told.tobytes())

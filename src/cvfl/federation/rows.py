@@ -249,6 +249,9 @@ class TableRows(PartyRows):
             assert self._told is not None
             order, train = self._order(self._told.parts)
             self.preparation, self._prepared = self.table.prepared(order, train, getattr(torch, self.config.precision))
+            if len(self._told.labels) >= train:
+                known = self._told.labels[:train]
+                self.table.compare(self.preparation, self._prepared[:train], known, self._told.loss)
         return self._prepared
 
     def machine(

@@ -160,7 +160,10 @@ class AlignmentServer:
 
     def _nothing_shared(self) -> DataError:
         counts = ", ".join(f"{name} {size:,}" for name, size in zip(self.names, self.sizes, strict=True))
-        return DataError(f"the parties share no id ({counts} ids); check that the id columns mean the same")
+        return DataError(
+            f"the parties share no id ({counts} ids); check that the id columns mean the same and write them alike: "
+            'case and leading zeros count, unless id_type is "caseless" or "integer" at every party'
+        )
 
     def _spellings(self) -> list[Spelling]:
         """How each party's ids are written; of one that has no new ids, how they were before."""

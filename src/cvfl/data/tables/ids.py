@@ -3,12 +3,12 @@
     columns ──trimmed, in Unicode's form NFC──▶ text ──joined──▶ one text a row ──duplicates──▶ id and row
 
 7 and 7.0 are "7"; "007" stays as it is unless ids are to be integers. Letters that can be written in two ways, such as
-é, are the same in both.
+é, are the same in both. Case counts unless ids are to be caseless.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from cvfl.data.tables.table import Table
 from cvfl.errors import DataError
 
+IdType = Literal["text", "integer", "caseless"]
 Duplicates = Literal["error", "first", "last"]
 BETWEEN = "\x1f"
 """Stands between the columns of an id; no column may have it."""
@@ -37,7 +38,7 @@ class Ids:
 def read_ids(
     table: Table,
     columns: Sequence[str],
-    integer: bool = False,
+    id_type: IdType = "text",
     duplicates: Duplicates = "error",
     usable: NDArray[np.bool_] | None = None,
 ) -> Ids:
@@ -51,8 +52,10 @@ def read_ids(
         if changed
     ]
     ids = texts[0] if len(texts) == 1 else [BETWEEN.join(parts) for parts in zip(*texts, strict=True)]
-    if integer:
+    if id_type == "integer":
         ids = _integers(table, columns[0], ids)
+    elif id_type == "caseless":
+        ids = [text.casefold() for text in ids]
     places = range(len(ids)) if usable is None else np.flatnonzero(usable).tolist()
     rows: dict[str, int] = {}
     if duplicates == "first":
@@ -65,6 +68,17 @@ def read_ids(
             raise _repeated(table, columns, ids, places, len(rows))
         notes.append(f"{table.name}: {left_out:,} rows are left out, whose id another row has: the {duplicates} counts")
     return Ids(rows, tuple(notes))
+
+
+def check_case(ids: Mapping[str, Collection[str]]) -> None:
+    """Refuse parties' ids of which none is shared, where some would be if case did not count."""
+    if set.intersection(*map(set, ids.values())):
+        return
+    if alike := set.intersection(*({text.casefold() for text in own} for own in ids.values())):
+        raise DataError(
+            f"the parties share no id, but {len(alike):,} of them differ in upper and lower case only; "
+            f'set id_type = "caseless" for {" and ".join(ids)}'
+        )
 
 
 def _spelled(table: Table, name: str, alone: bool) -> tuple[list[str], int]:

@@ -1,9 +1,4 @@
-"""What a column holds: numbers, categories or dates. Text is judged by all of its values, never by the first few.
-
-"1", "2.5", "-3e4"             number      (every value)
-"2024-02-29", "2024-02-29T12"  date        (every value; ISO 8601)
-anything else                  category    (but a tenth or less of text among numbers is a mistake)
-"""
+"""What a column holds: numbers, categories or dates; and how arrays of each are read."""
 
 from __future__ import annotations
 
@@ -18,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-DEFAULT_MISSING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null", "?")
-_MOSTLY_NUMBERS = 0.9
+DEFAULT_MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "?")
 # What pyarrow's cast reads, without its words for infinity and NaN: those are text, or among the words for missing.
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 EXACT = 2.0**53  # below it a float holds every whole number
@@ -34,28 +28,12 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Column:
-    """What a person wants to know of a column; `example` is its range, or the commonest of its categories."""
-
-    name: str
-    kind: Kind
-    rows: int
-    missing: int
-    distinct: int
-    example: str
-
-    @property
-    def missing_share(self) -> float:
-        """Missing values as a share of all rows."""
-        return self.missing / self.rows
-
-
-@dataclass(frozen=True)
 class Declared:
-    """What the source itself said of its text columns: their kinds, and of what type those are that cannot be read."""
+    """What the source itself said: kinds of text columns, types of those that cannot be read, and what to tell."""
 
     kinds: Mapping[str, Kind] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -137,20 +115,6 @@ def as_dates(array: pa.Array) -> tuple[NDArray[np.datetime64], NDArray[np.bool_]
             continue
     values = np.array([_moment(value) for value in array.to_pylist()], "datetime64[s]")
     return values, np.isnat(values) & array.is_valid().to_numpy(zero_copy_only=False)
-
-
-def infer(chunks: Iterable[pa.Array]) -> tuple[Kind, Odd]:
-    """The kind of a text column; a number column with something odd in it mixes numbers and text."""
-    odd, numbers, row, dates = Odd(), 0, 0, True
-    for text in chunks:
-        bad = as_numbers(text)[1]
-        odd.add(row, text, bad)
-        row += len(text)
-        numbers += len(text) - text.null_count - int(bad.sum())
-        dates = dates and not numbers and not as_dates(text)[1].any()
-    if not odd.count or numbers >= _MOSTLY_NUMBERS * (numbers + odd.count):
-        return Kind.NUMBER, odd
-    return (Kind.DATE if dates else Kind.CATEGORY), odd
 
 
 def spelled_numbers(words: Iterable[str]) -> NDArray[np.float64]:

@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cvfl.data.tables.ids import Duplicates, read_ids
+from cvfl.data.tables.ids import Duplicates, IdType, read_ids
 from cvfl.data.tables.label import Label, read_label
+from cvfl.data.tables.leaks import telling
 from cvfl.data.tables.prepare import Preparation, Settings, prepare
 from cvfl.data.tables.split import Part
 from cvfl.data.tables.table import Table
@@ -27,11 +28,13 @@ class Organisation:
     name: str
     id: tuple[str, ...] = ()
     """The columns that name a person, together."""
-    integer_ids: bool = False
+    id_type: IdType = "text"
     duplicates: Duplicates = "error"
     features: tuple[str, ...] = ("*",)
     exclude: tuple[str, ...] = ()
     label: str | None = None
+    labels_elsewhere: tuple[str, ...] = ()
+    """Names of labels that others hold; a column of that name is no feature unless it is named as one."""
     positive: str | None = None
     settings: Settings = field(default_factory=Settings)
 
@@ -42,13 +45,26 @@ class PartyTable:
     def __init__(self, party: Organisation, table: Table, loss: Loss | None = None) -> None:
         self.party, self.table = party, table
         aside = [name for name in (*party.id, party.label) if name]
-        self.notes: tuple[str, ...] = ()
-        """What was done to ids, once they are read."""
+        self._id_notes: tuple[str, ...] = ()
+        self._leaks: tuple[str, ...] = ()
         table.select(aside, ())  # names them if they are not there
-        self.features = tuple(name for name in table.select(party.features, party.exclude) if name not in aside)
+        chosen = [name for name in table.select(party.features, party.exclude) if name not in aside]
+        self._copies = [n for n in chosen if n in party.labels_elsewhere and n not in party.features]
+        self.features = tuple(name for name in chosen if name not in self._copies)
+        aside += self._copies
         if not self.features:
             raise DataError(f"{table.name}: no feature column is left beside {', '.join(aside)}")
         self.label: Label | None = read_label(table, party.label, party.positive, loss) if party.label else None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was done to ids and other columns, of those that have been read."""
+        copies = tuple(
+            f"{self.table.name}: column {name!r} is left out, since the label of another party is called so; "
+            "name it in `features` to use it"
+            for name in self._copies
+        )
+        return self._id_notes + copies + (self.label.notes if self.label else ()) + self.table.notes + self._leaks
 
     def ids(self) -> dict[str, int]:
         """The ids of all rows that can be used, with their places; a row without a label cannot."""
@@ -57,9 +73,18 @@ class PartyTable:
                 f"{self.table.name}: private alignment needs an id column; set data.id or party.{self.party.name}.id"
             )
         usable = self.label.known if self.label else None
-        found = read_ids(self.table, self.party.id, self.party.integer_ids, self.party.duplicates, usable)
-        self.notes = found.notes
+        found = read_ids(self.table, self.party.id, self.party.id_type, self.party.duplicates, usable)
+        self._id_notes = found.notes
         return found.rows
+
+    def compare(self, preparation: Preparation, x: Tensor, labels: Tensor, loss: Loss) -> None:
+        """Note which columns tell the label of every training row, given those rows and their labels."""
+        names = dict.fromkeys(preparation.columns[at] for at in telling(x, labels, loss))
+        self._leaks = tuple(
+            f"{self.table.name}: column {name!r} tells the label of every training row; exclude it if it is a copy of "
+            "the label or only known when the label is"
+            for name in names
+        )
 
     def prepared(self, rows: NDArray[np.int64], train: int, dtype: torch.dtype) -> tuple[Preparation, Tensor]:
         """The features of these rows, fitted on the first `train` of them."""
@@ -92,6 +117,8 @@ def assemble(
         split.append(torch.split(x, sizes))
     label, at = next((table.label, at) for table, at in zip(tables, places, strict=True) if table.label)
     labels = torch.split(label.tensor(at[order], sizes[Part.TRAIN], dtype), sizes)
+    for table, own in zip(tables, split, strict=True):
+        table.compare(preparations[table.party.name], own[Part.TRAIN], labels[Part.TRAIN], label.loss)
     data = VerticalData(
         names=tuple(preparations),
         train=tuple(x[Part.TRAIN] for x in split),

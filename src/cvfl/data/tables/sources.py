@@ -1,22 +1,26 @@
-"""Where a party's table is: a CSV file, a Parquet file, or a query to a database."""
+"""Where a party's table is: a CSV, Parquet or Excel file, or a query to a database."""
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from cvfl.data.tables.csvfile import spill_csv
-from cvfl.data.tables.kinds import DEFAULT_MISSING, Declared, Kind
+from cvfl.data.tables.excel import spill_excel
+from cvfl.data.tables.kinds import DEFAULT_MISSING, Declared
+from cvfl.data.tables.spellings import Type
 from cvfl.data.tables.spill import Report
 from cvfl.data.tables.table import Table
 from cvfl.errors import ConfigError, DataError, suggest
 from cvfl.scratch import Scratch
 
 _FOREIGN = {
-    b"PK\x03\x04": "a zip archive or a spreadsheet; save the table as CSV",
-    b"\x1f\x8b": "compressed; unpack it",
+    b"PK\x03\x04": "a zip archive; unpack it, or name it .xlsx if it is a spreadsheet",
+    b"\xd0\xcf\x11\xe0": "an old Excel file (.xls); save it as .xlsx or CSV",
     b"SQLite": "an SQLite database; set `url` to sqlite:///… and write a `query`",
 }
 
@@ -33,34 +37,46 @@ class Source:
     url: str | None = field(default=None, repr=False)  # it may hold a password
     query: str | None = None
     delimiter: str | None = None
+    encoding: str | None = None
     missing: tuple[str, ...] = DEFAULT_MISSING
-    types: Mapping[str, Kind] = field(default_factory=dict)
+    types: Mapping[str, Type] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if (self.path is None) == (self.url is None) or (self.url is None) != (self.query is None):
             raise ConfigError(f"{self.party}: give a file, or a url together with a query")
         if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
             raise ConfigError(f"{self.party}: delimiter must be a single sign, such as ;, not {self.delimiter!r}")
+        try:
+            codecs.lookup(self.encoding or "utf-8")
+        except LookupError:
+            raise ConfigError(f"{self.party}: encoding {self.encoding!r} is unknown; try latin-1 or cp1250") from None
 
 
 def open_table(source: Source, on_progress: Report | None = None) -> Table:
     """Open a table; close it, or use it in a `with` block, so that a temporary copy is removed.
 
-    While a CSV file or a query's result is copied, `on_progress` hears the table's name and the rows so far.
+    While a file or a query's result is copied, `on_progress` hears the table's name and the rows so far.
     """
     resources = ExitStack()
     try:
-        if source.path is None:
-            name, path, declared = _copy_of_query(source, resources, on_progress)
-        else:
-            name, path, declared = f"{source.party}: {source.path.name}", source.path, None
-            if not _is_parquet(source.path, source.party):
-                path = _temporary(resources)
-                spill_csv(source.path, name, source.delimiter, path, on_progress)
+        copy = _copy_of_query if source.path is None else _copy_of_file
+        name, path, declared = copy(source, resources, on_progress)
         return Table(name, path, missing=source.missing, types=source.types, declared=declared, resources=resources)
     except BaseException:
         resources.close()
         raise
+
+
+def _copy_of_file(source: Source, resources: ExitStack, report: Report | None) -> tuple[str, Path, Declared]:
+    """The name of the table, a Parquet file with it, and what was found out about it; Parquet is read in place."""
+    assert source.path is not None
+    name, form = f"{source.party}: {source.path.name}", _form(source.path, source.party)
+    if form == "Parquet":
+        return name, source.path, Declared()
+    path = _temporary(resources)
+    if form == "Excel":
+        return name, path, spill_excel(source.path, name, path, report)
+    return name, path, spill_csv(source.path, name, source.delimiter, source.encoding, path, report)
 
 
 def _copy_of_query(source: Source, resources: ExitStack, report: Report | None) -> tuple[str, Path, Declared]:
@@ -76,7 +92,7 @@ def _temporary(resources: ExitStack) -> Path:
     return resources.enter_context(Scratch()).path / "table.parquet"
 
 
-def _is_parquet(path: Path, party: str) -> bool:
+def _form(path: Path, party: str) -> Literal["Parquet", "Excel", "CSV"]:
     """By the file's name or its first bytes; refuses what is no table."""
     try:
         with path.open("rb") as file:
@@ -85,10 +101,12 @@ def _is_parquet(path: Path, party: str) -> bool:
         raise DataError(f"{party}: {path} is not there{_neighbours(path)}") from None
     except OSError as error:
         raise DataError(f"{party}: {path} cannot be read ({error.strerror})") from error
+    if path.suffix.lower() in (".xlsx", ".xlsm"):
+        return "Excel"
     for magic, what in _FOREIGN.items():
         if start.startswith(magic):
             raise DataError(f"{party}: {path.name}: the file is {what}")
-    return start.startswith(b"PAR1") or path.suffix.lower() in (".parquet", ".pq")
+    return "Parquet" if start.startswith(b"PAR1") or path.suffix.lower() in (".parquet", ".pq") else "CSV"
 
 
 def _neighbours(path: Path) -> str:

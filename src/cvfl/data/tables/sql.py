@@ -1,33 +1,23 @@
-"""Queries: read in a stream through SQLAlchemy, and written as text together with the kinds that the values had.
-
-Values become text, in one spelling each, because the type of a column is known only at its end: a driver hands out
-Python objects, the first thousands of them may be missing, and SQLite lets a column change its type from row to row.
-"""
+"""Queries: read in a stream through SQLAlchemy."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date, datetime
-from decimal import Decimal
-from math import isnan
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
-from uuid import UUID
 
-import pyarrow as pa
-from sqlalchemy import URL, Connection, CursorResult, NullPool, create_engine, make_url
+from sqlalchemy import URL, Connection, NullPool, create_engine, make_url
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError, SQLAlchemyError
 
-from cvfl.data.tables.kinds import EXACT, Declared, Kind
-from cvfl.data.tables.spill import Report, Spill, one_line
+from cvfl.data.tables.kinds import Declared
+from cvfl.data.tables.objects import VALUES_AT_A_TIME, spill_objects
+from cvfl.data.tables.spill import Report, one_line
 from cvfl.errors import DataError
 
-_VALUES_AT_A_TIME = 50_000  # Python objects, of some 60 bytes each
 _CONNECT_SECONDS = 10
 _PACKAGES = {"psycopg": "'cvfl[postgres]'", "psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -79,7 +69,9 @@ def spill_query(source: Database, query: str, name: str, to: Path, report: Repor
             with connection.exec_driver_sql(query) as result:
                 if not result.returns_rows or not result.keys():
                     raise DataError(f"{name}: the query returns no columns; write a SELECT")
-                return _spill(result, name, to, report)
+                columns = list(result.keys())
+                batches = result.yield_per(max(1, VALUES_AT_A_TIME // len(columns))).partitions()
+                return spill_objects(columns, batches, name, to, report)
         except SQLAlchemyError as error:
             raise DataError(f"{name}: {source.said(error)}; correct `query`") from error
 
@@ -123,63 +115,3 @@ def _check_file(source: Database) -> None:
     path = source.url.database
     if path and path != ":memory:" and not path.startswith("file:") and not Path(path).is_file():
         raise DataError(f"{source.party}: {path} is not there, or is no file; check `url`")
-
-
-def _spill(result: CursorResult[Any], name: str, to: Path, report: Report | None) -> Declared:
-    columns = list(result.keys())
-    seen: list[set[type]] = [set() for _ in columns]
-    with Spill(name, to, columns, report) as spill:
-        for rows in result.yield_per(max(1, _VALUES_AT_A_TIME // len(columns))).partitions():
-            arrays = []
-            for j, types in enumerate(seen):
-                values = [row[j] for row in rows]
-                met = set(map(type, values))
-                spell = {kind: _SPELLINGS[_known(kind)] for kind in met}
-                arrays.append(pa.array([spell[type(value)](value) for value in values], pa.string()))
-                types.update(met)
-            spill.add(pa.RecordBatch.from_arrays(arrays, schema=spill.schema))
-    return _declared(dict(zip(columns, seen, strict=True)))
-
-
-def _declared(columns: dict[str, set[type]]) -> Declared:
-    """The kinds that follow from the types of the values; text and mixtures are for the table to find out."""
-    kinds, refused = {}, {}
-    for name, types in columns.items():
-        known = {_known(kind) for kind in types} - {type(None)}
-        if object in known:
-            refused[name] = min(kind.__name__ for kind in types if _known(kind) is object)
-        elif known and known <= {bool, int, float, Decimal}:
-            kinds[name] = Kind.NUMBER
-        elif known and known <= {date, datetime}:
-            kinds[name] = Kind.DATE
-    return Declared(kinds, refused)
-
-
-def _known(kind: type) -> type:
-    """The type with a spelling that this one is or comes from; `object` for what cannot be read."""
-    return next(base for base in kind.__mro__ if base in _SPELLINGS)
-
-
-def _float(value: float) -> str | None:
-    return None if isnan(value) else str(int(value)) if value.is_integer() and abs(value) < EXACT else repr(value)
-
-
-def _decimal(value: Decimal) -> str | None:
-    if value.is_nan():
-        return None
-    whole = value.is_finite() and value == value.to_integral_value() and value.adjusted() < 50
-    return str(int(value)) if whole else str(value)
-
-
-_SPELLINGS: dict[type, Callable[[Any], str | None]] = {
-    type(None): lambda _: None,
-    str: str,
-    UUID: str,
-    bool: lambda value: str(int(value)),
-    int: str,
-    float: _float,
-    Decimal: _decimal,
-    date: date.isoformat,
-    datetime: datetime.isoformat,
-    object: lambda _: "",
-}

@@ -9,9 +9,7 @@ Only the column that is asked for is ever in memory, so a table may be larger th
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -25,11 +23,23 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from cvfl.data.tables import kinds
-from cvfl.data.tables.kinds import DEFAULT_MISSING, Column, Declared, Kind, Odd, is_text, native_kind
+from cvfl.data.tables.kinds import DEFAULT_MISSING, Declared, Kind, Odd, is_text, native_kind
+from cvfl.data.tables.spellings import (
+    Found,
+    Spelling,
+    Type,
+    as_dates,
+    as_numbers,
+    infer,
+    kind_of,
+    spelling_notes,
+    such_as,
+    type_key,
+)
 from cvfl.data.tables.spill import check_names, one_line
 from cvfl.errors import DataError, suggest
 
-__all__ = ["Categories", "Column", "Kind", "Table"]
+__all__ = ["Categories", "Kind", "Table"]
 
 _BATCH_ROWS = 1 << 16
 _BUFFER = 1 << 20  # bytes of a column read at a time; without it pyarrow reads all that a row group has of it
@@ -51,14 +61,16 @@ class Table:
         path: Path,
         *,
         missing: Sequence[str] = DEFAULT_MISSING,
-        types: Mapping[str, Kind] | None = None,
+        types: Mapping[str, Type] | None = None,
         declared: Declared | None = None,
         resources: ExitStack | None = None,
     ) -> None:
         self.name, self._declared, self._resources = name, declared or Declared(), resources or ExitStack()
-        self._kinds = {**self._declared.kinds, **(types or {})}
-        self._missing = pa.array(sorted({"", *missing}), pa.large_string())
-        self._missing_numbers = kinds.spelled_numbers(missing)
+        self._types: Mapping[str, Type] = types or {}
+        self._told: dict[str, Type] = {**self._declared.kinds, **self._types}
+        self._found: dict[str, Found] = {}
+        self._words: frozenset[str] = frozenset()
+        self.take_as_missing(missing)
         try:
             file = pq.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER, page_checksum_verification=True)
             self._file = self._resources.enter_context(file)
@@ -84,42 +96,65 @@ class Table:
         """Close the file; the temporary copy of a CSV file or of a query's result is removed."""
         self._resources.close()
 
+    def take_as_missing(self, words: Iterable[str]) -> None:
+        """From now on these mean a missing value, too."""
+        self._words |= {"", *words}
+        self._missing = pa.array(sorted(self._words), pa.large_string())
+        self._missing_numbers = kinds.spelled_numbers(self._words)
+
     def kind(self, name: str) -> Kind:
         """What the column holds: as told, as its type says, or found from all of its text."""
-        native = self._native(name)
-        if name not in self._kinds:
-            if native:
-                self._kinds[name] = native
-            else:
-                found, odd = kinds.infer(text for _, text in self._chunks(name))
-                if found is Kind.NUMBER and odd.count:
-                    raise self._misfit(name, f"mixes numbers and text: {odd}")
-                self._kinds[name] = found
-        return self._kinds[name]
+        return kind_of(self.type(name))
 
-    def numbers(self, name: str) -> NDArray[np.float64]:
-        """The column as numbers, NaN where one is missing; booleans are 0 and 1."""
+    def type(self, name: str) -> Type:
+        """How the column is read: its kind, or the way in which its numbers or dates are written."""
+        if name not in self._found:
+            self._found[name] = self._find(name)
+        return self._found[name].type
+
+    def told(self, name: str) -> Kind | None:
+        """The kind of the column if the user said it."""
+        return kind_of(self._types[name]) if name in self._types else None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How the file and the columns that were looked at are written, where it is not the usual way."""
+        return self._declared.notes + spelling_notes(self.name, self._found)
+
+    def numbers(self, name: str, type: Type | None = None) -> NDArray[np.float64]:
+        """The column as numbers, NaN where one is missing; booleans are 0 and 1. `type` is how they were written."""
         self._native(name, wanted=Kind.NUMBER)
-        out, odd = np.empty(self.rows), Odd()
+        out, odd, written = np.empty(self.rows), Odd(), type or self.type(name)
         for row, array in self._chunks(name):
-            values, bad = kinds.as_numbers(array)
+            values, bad = as_numbers(array, written)
             gone = np.isin(values, self._missing_numbers)
             out[row : row + len(array)] = np.where(gone, np.nan, values)
             odd.add(row, array, bad & ~gone)
         if odd.count:
-            raise self._misfit(name, f"cannot be read as numbers: {odd}")
+            raise self._misfit(name, f"cannot be read as numbers{such_as(written)}: {odd}")
         return out
 
-    def dates(self, name: str) -> NDArray[np.datetime64]:
+    def dates(self, name: str, type: Type | None = None) -> NDArray[np.datetime64]:
         """The column as dates to the second, NaT where one is missing; moments with a zone are in UTC."""
         self._native(name, wanted=Kind.DATE)
-        out, odd = np.empty(self.rows, "datetime64[s]"), Odd()
+        out, odd, written = np.empty(self.rows, "datetime64[s]"), Odd(), type or self.type(name)
         for row, array in self._chunks(name):
-            out[row : row + len(array)], bad = kinds.as_dates(array)
+            out[row : row + len(array)], bad = as_dates(array, written)
             odd.add(row, array, bad)
         if odd.count:
-            raise self._misfit(name, f"cannot be read as dates such as 2024-02-29: {odd}")
+            raise self._misfit(name, f"cannot be read as dates{such_as(written)}: {odd}")
         return out
+
+    def _find(self, name: str) -> Found:
+        native, told = self._native(name), self._told.get(name)
+        if isinstance(told, Spelling) or told is Kind.CATEGORY:
+            return Found(told)
+        if native:
+            return Found(told or native)
+        found = infer(lambda: (text for _, text in self._chunks(name)), told)
+        if found.mixes and not told:
+            raise self._misfit(name, f"mixes {found.mixes}")
+        return found
 
     def categories(self, name: str) -> Categories:
         """The column as categories, whatever its kind: held in memory are codes, and values once a batch."""
@@ -140,10 +175,6 @@ class Table:
             changed += pc.sum(pc.not_equal(as_it_is, text)).as_py() or 0
             chunks.append(text)
         return pa.chunked_array(chunks).combine_chunks(), changed
-
-    def describe(self, names: Sequence[str]) -> tuple[Column, ...]:
-        """Kind, missing and distinct values of columns, for people to look at."""
-        return tuple(self._describe(name) for name in names)
 
     def select(self, features: Sequence[str], exclude: Sequence[str] = ()) -> tuple[str, ...]:
         """The columns that names and patterns (`lab_*`) stand for, in that order, without the excluded ones."""
@@ -166,21 +197,6 @@ class Table:
             return matches
         raise DataError(f"{self.name}: no column fits the pattern {entry!r}")
 
-    def _describe(self, name: str) -> Column:
-        kind = self.kind(name)
-        if kind is Kind.CATEGORY:
-            found = self.categories(name)
-            counts = np.bincount(found.codes + 1, minlength=len(found.values) + 1)
-            common = [_short(found.values[code]) for code in np.argsort(-counts[1:], kind="stable")[:3]]
-            example = ", ".join(common) + (", …" if len(found.values) > 3 else "")
-            return Column(name, kind, self.rows, int(counts[0]), len(found.values), example)
-        values = self.numbers(name) if kind is Kind.NUMBER else self.dates(name)
-        present = values[~np.isnan(values)]
-        missing, distinct = self.rows - len(present), np.unique(present)
-        spell = "{:.7g}".format if kind is Kind.NUMBER else lambda date: str(date).removesuffix("T00:00:00")
-        ends = dict.fromkeys(spell(value) for value in (*distinct[:1], *distinct[-1:]))
-        return Column(name, kind, self.rows, missing, len(distinct), " to ".join(ends))
-
     def _native(self, name: str, wanted: Kind | None = None) -> Kind | None:
         """The kind that the column's type implies, none for text; refuses a type that cannot be read as wanted."""
         if name not in self._schema:
@@ -192,7 +208,7 @@ class Table:
         if wanted and native not in (None, wanted) and not pa.types.is_null(kind):
             raise DataError(
                 f"{self.name}: column {name!r} is of type {held} and cannot be read as {wanted}s; "
-                f'set {_key(name)} = "{native}"'
+                f'set {type_key(name)} = "{native}"'
             )
         return native
 
@@ -220,7 +236,7 @@ class Table:
             yield array if is_text(array.type) else kinds.clean(kinds.as_text(array), self._missing)
 
     def _misfit(self, name: str, what: str) -> DataError:
-        advice = f'add it to `missing` or set {_key(name)} = "{Kind.CATEGORY}"'
+        advice = f'add it to `missing` or set {type_key(name)} = "{Kind.CATEGORY}"'
         return DataError(f"{self.name}: column {name!r} {what}; {advice}")
 
     def _unknown(self, name: str, where: str = "") -> DataError:
@@ -233,14 +249,3 @@ class Table:
 def _values(kind: pa.DataType) -> pa.DataType:
     """The type of the values: what a dictionary-encoded column stands for, else the type itself."""
     return kind.value_type if pa.types.is_dictionary(kind) else kind
-
-
-def _short(text: str) -> str:
-    """A value as it fits into a table of columns."""
-    text = " ".join(text.split())
-    return text if len(text) <= 30 else f"{text[:29]}…"
-
-
-def _key(name: str) -> str:
-    """The configuration key that sets a column's type, quoted as TOML needs it."""
-    return f"types.{name if re.fullmatch(r'[A-Za-z0-9_-]+', name) else json.dumps(name, ensure_ascii=False)}"

@@ -1,0 +1,185 @@
+"""`cvfl init` on tables as they come: each oddity is handled or said, with what to do."""
+
+import csv
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from cvfl.cli import app
+from cvfl.config.files import load_config
+from cvfl.federation.load import load_data
+
+ROWS = 120
+RANDOM = np.random.default_rng(0)
+Y = RANDOM.integers(0, 2, ROWS)
+BANK = {
+    "ID": [f"z{i}" for i in range(ROWS)],
+    "income": RANDOM.normal(3000, 900, ROWS).round(2).tolist(),
+    "y": ["yes" if bad else "no" for bad in Y],
+}
+SHOP = {"ID": BANK["ID"], "basket": RANDOM.gamma(2, 20, ROWS).round(2).tolist()}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "400")
+    return tmp_path
+
+
+def write(name: str, columns: dict[str, list[object]], delimiter: str = ",") -> None:
+    with Path(name).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter=delimiter)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+
+
+def init(bank: dict[str, list[object]], shop: dict[str, list[object]], *arguments: str, delimiter: str = ","):
+    """The exit code, what was printed, and the configuration."""
+    write("bank.csv", bank, delimiter)
+    write("shop.csv", shop, delimiter)
+    parties = ("--party", "bank=bank.csv", "--party", "shop=shop.csv", "--label", "bank.y")
+    ids = () if "--id" in arguments else ("--id", "ID")
+    result = CliRunner().invoke(app, ["init", "fed.toml", "--force", *parties, *ids, *arguments])
+    values = tomllib.loads(Path("fed.toml").read_text()) if Path("fed.toml").exists() else {}
+    return result.exit_code, result.output, values
+
+
+def prepared(party: str) -> tuple[str, ...]:
+    return load_data(load_config(Path("fed.toml"))).assembled.preparations[party].columns
+
+
+def test_decimal_commas_are_numbers_from_init_to_training():
+    bank = BANK | {"income": [str(value).replace(".", ",") for value in BANK["income"]]}
+    code, output, _ = init(bank, SHOP, delimiter=";")
+    assert code == 0, output
+    assert "bank: bank.csv: numbers written as 1.234,5 in income" in output
+    assert "to learn from: 1 number\n" in Path("fed.toml").read_text()
+    loaded = load_data(load_config(Path("fed.toml")))
+    assert loaded.assembled.preparations["bank"].columns == ("income",)
+    assert "bank: bank.csv: numbers written as 1.234,5 in income" in loaded.notes
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "why"),
+    [
+        ("y", BANK["y"], "has the name of the label at bank"),
+        ("state", BANK["y"], "tells the label in all shared rows"),
+        ("code", [7 - 3 * int(bad) for bad in Y], "tells the label in all shared rows"),
+        ("spelled", [["Yes", "YES"][i % 2] if bad else "n" for i, bad in enumerate(Y)], "tells the label"),
+    ],
+)
+@pytest.mark.parametrize("party", ["shop", "bank"])
+def test_a_copy_of_the_label_is_left_out(party, name, values, why):
+    if party == "bank" and name == "y":
+        return
+    bank, shop = (table | {name: values} if party == at else table for at, table in (("bank", BANK), ("shop", SHOP)))
+    code, output, config = init(bank, shop)
+    assert code == 0, output
+    assert config["party"][party]["exclude"] == [name]
+    assert f"# {name}: {why}" in Path("fed.toml").read_text()
+    assert name not in prepared(party)
+
+
+def test_a_copy_of_a_quantity_is_left_out_and_a_related_column_is_not():
+    amounts = RANDOM.normal(size=ROWS)
+    shop = SHOP | {"cents": (100 * amounts + 3).tolist(), "near": (amounts + RANDOM.normal(size=ROWS) / 100).tolist()}
+    code, output, config = init(BANK | {"y": amounts.tolist()}, shop)
+    assert code == 0, output
+    assert config["party"]["shop"]["exclude"] == ["cents"]
+    assert 'label y: a quantity; for classes add types = { y = "category" }' in output
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("Unnamed: 0", range(ROWS)),
+        ("", range(1, ROWS + 1)),
+        ("Unnamed: 0", [3 * i for i in range(ROWS)]),
+        ("nr", range(1, ROWS + 1)),
+    ],
+)
+def test_row_numbers_are_left_out(name, values):
+    code, output, config = init({name: list(values)} | BANK, SHOP)
+    assert code == 0, output
+    assert config["party"]["bank"]["exclude"] == [name or "column1"]
+    assert f"# {name or 'column1'}: numbers the rows" in Path("fed.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("word", "low", "high"), [("-999", 0, 5000), ("-9999", -40, 40), ("999", 18, 90), ("-99", 1, 9)]
+)
+def test_a_number_that_means_missing_is_found(word, low, high):
+    ages = RANDOM.integers(low, high, ROWS).tolist()
+    ages[5] = ages[50] = ages[70] = int(word)
+    code, output, config = init(BANK | {"age": ages}, SHOP)
+    assert code == 0, output
+    assert config["party"]["bank"]["missing"] == [word]
+    assert f"bank: bank.csv: {word} counts as missing: age" in output
+    assert prepared("bank").count("age") == 2  # the number, and the mark of a gap
+
+
+@pytest.mark.parametrize("values", [[-999, 1, 2], [900, 999, 999], [99, 99, 1], [-1, -1, 5]])
+def test_numbers_that_may_be_meant_are_kept(values):
+    ages = (RANDOM.integers(100, 1000, ROWS).tolist() if 900 in values else [3, 4, 5] * (ROWS // 3))[:-3] + values
+    code, output, config = init(BANK | {"age": ages}, SHOP)
+    assert code == 0, output
+    assert "missing" not in config["party"]["bank"]
+
+
+def test_classes_are_counted_and_rows_without_one_are_said():
+    answers = [["yes", "Yes", "YES"][i % 3] if bad else "no" for i, bad in enumerate(Y)]
+    answers[:3] = ["unknown", "n/a", ""]
+    code, output, _ = init(BANK | {"y": answers}, SHOP)
+    assert code == 0, output
+    counts = {word: sum(answer.lower() == word for answer in answers) for word in ("yes", "no")}
+    assert "label y: 2 classes: " in output
+    assert f"no {counts['no']}" in output
+    assert any(f"{word} {counts['yes']}" in output for word in ("yes", "Yes", "YES"))
+    assert "3 rows without a label are left out" in output
+    assert "1 rows with 'unknown' are left out" in output
+
+
+def test_many_whole_numbers_are_a_quantity_unless_told_otherwise():
+    code, output, _ = init(BANK | {"y": [i % 60 for i in range(ROWS)]}, SHOP)
+    assert code == 0, output
+    assert 'label y: a quantity; for classes add types = { y = "category" }' in output
+    few = BANK | {"y": [i % 5 for i in range(ROWS)]}
+    assert 'label y: 5 classes: 0, 1, 2, 3, 4; for a quantity add types = { y = "number" }' in init(few, SHOP)[1]
+
+
+def test_parties_whose_ids_have_different_names():
+    shop = {"customer": SHOP["ID"], "basket": SHOP["basket"]}
+    code, output, config = init(BANK, shop, "--id", "bank=ID", "--id", "shop=customer")
+    assert code == 0, output
+    assert "id" not in config["data"]
+    assert (config["party"]["bank"]["id"], config["party"]["shop"]["id"]) == ("ID", "customer")
+    assert load_data(load_config(Path("fed.toml"))).aligned.common == ROWS
+    code, output, config = init(BANK, shop, "--id", "ID", "--id", "shop=customer")
+    assert (code, config["party"]["shop"]["id"]) == (0, "customer")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--id", "bank=ID"), "--id is missing: id column (at shop: ID, basket)"),
+        (("--id", "ID", "--id", "x"), "--id takes one column for all, or NAME=COLUMN for a party, not ID and x"),
+        (("--id", "bank=ID", "--id", "shop=IDs"), "id: shop: shop.csv has no column 'IDs'; did you mean 'ID'?"),
+    ],
+)
+def test_ids_that_do_not_fit(arguments, message):
+    code, output, _ = init(BANK, SHOP, *arguments)
+    assert (code, message in output) == (2, True), output
+
+
+def test_when_no_column_is_left_the_reasons_are_said():
+    names = [f"person {i}" for i in range(ROWS)]
+    code, output, _ = init(BANK, {"ID": SHOP["ID"], "name": names, "land": ["DE"] * ROWS})
+    assert code == 2
+    assert (
+        "shop: shop.csv: no column is left to learn from beside id and label: "
+        "name has 120 different values in 120 rows; land is constant"
+    ) in output
