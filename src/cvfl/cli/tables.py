@@ -7,7 +7,8 @@ from typing import Any
 
 from rich.table import Table
 
-from cvfl.report.format import MB, brief, digits
+from cvfl.report.format import MB, brief, digits, metric_label
+from cvfl.report.references import reference_name, shown_metrics
 from cvfl.runs.record import Summary
 
 
@@ -45,6 +46,20 @@ def results_table(summaries: Sequence[dict[str, Any]]) -> Table:
             *(f"{one(factor)}x" for factor in factors),
             one(run.seconds),
         )
+    return table
+
+
+def references_table(summary: dict[str, Any]) -> Table:
+    """A run beside the usual models that it was compared with, the metric that tables show first."""
+    run = Summary.model_validate(summary)
+    metrics, one, four = shown_metrics(run), digits(1), digits(4)
+    heads = ("columns", *(f"test\n{metric_label(name)}" for name in metrics), "seconds")
+    table = number_table("model", *heads, padding=(0, 1, 0, 0))
+    lines = [("federation", "", run.metrics.test, run.seconds)]
+    lines += [(reference_name(each), f"{each.columns:,}", each.metrics.test, each.seconds) for each in run.references]
+    for name, columns, test, seconds in lines:
+        scores = (four(test[metric]) if metric in test else "-" for metric in metrics)
+        table.add_row(name, columns, *scores, one(seconds), style="bold" if not columns else "")
     return table
 
 

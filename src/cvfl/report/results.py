@@ -19,6 +19,7 @@ from cvfl.report.format import (
     change,
     fixed,
     megabytes,
+    metric_label,
     score,
     scores,
     shares,
@@ -30,8 +31,6 @@ from cvfl.report.noise import noise_card
 from cvfl.report.series import Series, Spread
 from cvfl.report.table import Cell, Table, Text, Value, column
 from cvfl.runs.record import Run, Sent
-
-_METRICS = {"roc_auc": "ROC AUC", "f1": "F1", "rmse": "RMSE", "top5": "top-5 accuracy"}
 
 
 @dataclass(frozen=True)
@@ -75,11 +74,6 @@ BYTES = {
 }
 """Bytes by what they were for, as tables head them."""
 _REDUCTIONS = {"Reduction": Comparison.reduction, "Training frames only": Comparison.training_reduction}
-
-
-def metric_label(metric: str | None) -> str:
-    """A metric's name as people write it."""
-    return "metric" if metric is None else _METRICS.get(metric, metric.replace("_", " "))
 
 
 def headline(compared: Comparison) -> list[Card]:

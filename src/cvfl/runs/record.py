@@ -110,6 +110,16 @@ class Best(Record):
     test: Metrics = {}
 
 
+class Reference(Record):
+    """A usual model that a run is compared with: of one party's columns, or of all together if no party is named."""
+
+    party: str | None = None
+    model: str
+    columns: int
+    metrics: Scores
+    seconds: Number
+
+
 class Round(Record):
     """One line of metrics.jsonl; bytes are those of all rounds up to this one.
 
@@ -151,6 +161,7 @@ class Summary(Record):
     error: CompressionError | None = Field(default=None, alias="compression_error")
     account: Account | None = Field(default=None, alias="privacy")
     seconds: Number
+    references: list[Reference] = []
     parameters: Texts = {}
     config: Annotated[dict[str, Any], _EMPTY] = {}
     versions: Texts = {}
