@@ -59,7 +59,7 @@ class _Table:
     @property
     def columns(self) -> int:
         """How many there are."""
-        return self.parts["train"].shape[1]
+        return len(self.parts["train"][0])
 
     @property
     def coded(self) -> list[int]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
+from cvfl.privacy.account import Account
 from cvfl.report.format import MB, brief, digits, metric_label
 from cvfl.report.references import reference_name, shown_metrics
 from cvfl.runs.record import Summary
@@ -73,12 +74,17 @@ def budget_lines(summary: dict[str, Any]) -> list[str]:
 
 
 def noise_lines(summary: dict[str, Any]) -> list[str]:
-    """What noise keeps private, if there is any: epsilon of a row that is for training, and of one that is held out."""
+    """What noise keeps private, if there is any."""
     account = Summary.model_validate(summary).account
-    spent = {"training": account.training, "held-out": account.held_out} if account else {}
+    return account_lines(account) if account else []
+
+
+def account_lines(account: Account) -> list[str]:
+    """Epsilon of a row that is for training, and of one that is held out."""
+    spent = {"training": account.training, "held-out": account.held_out}
     return [
         f"{kind} row: ε {row.one_party:.3g} at one party, {row.all_parties:.3g} at all {account.parties}; "
         f"δ {account.delta:g}; sent {row.releases} times"
         for kind, row in spent.items()
-        if account and row.releases
+        if row.releases
     ]
