@@ -142,7 +142,7 @@ def test_a_trial_that_is_not_worth_its_time_is_stopped_early(folder, monkeypatch
     code, output = cvfl("--trials", 2, *FEW)
     assert code == 2
     assert "trial 1: stopped early; as configured" in output
-    assert "2 trials (2 stopped early) would send 0.0" in output
+    assert "2 trials (2 stopped early) would send 0." in output
 
 
 def test_noise_of_all_trials_adds_up(folder):

@@ -144,7 +144,8 @@ class Round(Record):
 class Summary(Record):
     """The figures that people quote of a run; `round_seconds` is only in published records, which have few rounds.
 
-    `kept` is the round whose models a run has left that may stop by itself.
+    `kept` is the round whose models a run has left that may stop by itself. Runs of the same `split` hold out the same
+    rows.
     """
 
     name: str
@@ -156,6 +157,7 @@ class Summary(Record):
     best: Best | None = None
     kept: int | None = None
     rows: dict[str, int] = {}
+    split: str | None = None
     sent: SentInAll = Field(alias="bytes")
     formula_bytes: Number | None = None
     error: CompressionError | None = Field(default=None, alias="compression_error")
