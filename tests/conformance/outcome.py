@@ -29,6 +29,7 @@ class Outcome:
     metrics: dict[str, Any]
     history: list[dict[str, Any]]
     setup: dict[str, int]
+    split: str | None = None
 
     @classmethod
     def of(cls, result: RunResult, **models: bytes) -> Outcome:  # type: ignore[valid-type]
@@ -51,7 +52,7 @@ class Outcome:
         assert all(sent[part] == sum(one[part] for one in parties.values()) for part in parts)
         setup = {name: one.pop("setup") for name, one in parties.items()}
         counted = {part: sent[part] for part in parts[:-1]} | {"by_party": parties}
-        return cls(models, summary["parameters"], counted, summary["metrics"], history, setup)
+        return cls(models, summary["parameters"], counted, summary["metrics"], history, setup, summary["split"])
 
 
 def rows_apart(outcome: Outcome) -> Outcome:
@@ -97,4 +98,5 @@ def same(found: Outcome, expected: Outcome, setup: bool = False) -> None:
     for one, other in zip(found.history, expected.history, strict=True):
         assert one == other
     assert found.metrics == expected.metrics
+    assert found.split == expected.split
     assert not setup or found.setup == expected.setup

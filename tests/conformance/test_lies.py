@@ -150,7 +150,7 @@ def test_a_server_does_not_learn_whose_label_is_whose(alignment: str, tmp_path: 
     places = bank.state()["places"].numpy()
     if alignment == "private":
         ids = {place: text for text, place in bank.table.ids().items()}  # type: ignore[attr-defined]
-        truth, guess = [ids[int(place)] for place in places], in_order(shared, seed_key(loop.config.seed))[0]
+        truth, guess = [ids[int(place)] for place in places], in_order(shared, seed_key(loop.config.data.split_seed))[0]
         assert sorted(truth) == sorted(guess)
     else:
         truth, guess = [str(place) for place in places], [str(place) for place in range(PEOPLE)]

@@ -84,9 +84,9 @@ def test_bad_rows_name_the_party() -> None:
 
 
 def test_a_limit_takes_some_training_rows_and_all_test_rows() -> None:
-    whole = load_named(NamedSet(name="wine", parties=2), 4).data
-    some = load_named(NamedSet(name="wine", parties=2, limit=40), 4).data
-    again = load_named(NamedSet(name="wine", parties=2, limit=40), 4).data
+    whole = load_named(NamedSet(name="wine", parties=2, split_seed=4)).data
+    some = load_named(NamedSet(name="wine", parties=2, limit=40, split_seed=4)).data
+    again = load_named(NamedSet(name="wine", parties=2, limit=40, split_seed=4)).data
     assert len(some.train_labels) == len(some.train[0]) == 40
     assert torch.equal(some.test[0], whole.test[0])
     assert torch.equal(some.train[1], again.train[1])

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from datetime import date, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -98,9 +99,10 @@ def test_rows_of_the_same_person_meet(folder):
     assert found == expected
 
 
-def test_the_result_belongs_to_the_seed_and_not_to_the_secret_keys(folder):
-    one, two, other = loaded(folder), loaded(folder), loaded(folder, "seed=1")
+def test_rows_belong_to_the_split_seed_and_not_to_the_seed_or_to_secret_keys(folder):
+    one, two, other = loaded(folder), loaded(folder, "seed=1"), loaded(folder, "data.split_seed=1")
     assert all(torch.equal(a, b) for a, b in zip(one.data.train, two.data.train, strict=True))
+    assert one.told == two.told != other.told
     assert len(one.data.train_labels) != len(other.data.train_labels) or not torch.equal(
         one.data.train[0], other.data.train[0]
     )
@@ -163,6 +165,39 @@ def test_too_few_shared_rows_for_all_classes_are_named(folder):
     with pytest.raises(DataError) as caught:
         loaded(folder, "party.shop.table=shop.csv", "data.test_share=0")
     assert str(caught.value).startswith("label 'y': 1 rows are shared, 1 of them for training, and none of these is ")
+
+
+@pytest.mark.parametrize("kind", ["number", "date"])
+def test_the_latest_rows_are_held_out(folder, kind):
+    """The last fifth is for the test and the fifth before it for validation, whatever the hash of an id says."""
+    everyone = people()
+    days = [(7 * i) % PEOPLE for i in range(PEOPLE)]
+    everyone["when"] = days if kind == "number" else [str(date(2024, 1, 1) + timedelta(days=day)) for day in days]
+    write_csv(folder / "bank.csv", pick(everyone, "ID", "age", "when", "y"), list(range(100)))
+    shares = ("data.test_share=0.2", "data.validation_share=0.2", "data.split_by=when", "party.bank.exclude=['when']")
+    shares += ("data.prepare.standardise=false",)
+    data, again = loaded(folder, *shares).data, loaded(folder, *shares, "data.split_seed=5").data
+    by_day = sorted(range(30, 100), key=lambda i: days[i])
+    ages = [sorted(float(everyone["age"][i]) for i in rows) for rows in (by_day[:42], by_day[42:56], by_day[56:])]
+    assert [sorted(x[0][:, 0].tolist()) for x in (data.train, data.validation, data.test)] == ages
+    assert sorted(again.test[0].tolist()) == sorted(data.test[0].tolist())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["data.split_by=basket"], "bank.csv: data.split_by: 'basket' must be in this table, which has the label"),
+        (["data.split_by=ID"], "data.split_by: 'ID' is a category; it must have dates or numbers"),
+        (["data.split_by=gap"], "data.split_by: 'gap' is missing in 2 of 100 rows"),
+        (["data.split_by=age", "data.stratify=true"], "exclude each other"),
+        (["data.split_by=age", "data.name=wine", "party={}"], "data.split_by is for tables of the parties"),
+    ],
+)
+def test_what_rows_cannot_be_split_by(folder, changes, message):
+    everyone = people() | {"gap": [None if i < 2 else i for i in range(PEOPLE)]}
+    write_csv(folder / "bank.csv", pick(everyone, "ID", "age", "gap", "y"), list(range(100)))
+    with pytest.raises(CvflError, match=message):
+        loaded(folder, *changes)
 
 
 def test_validation_rows_and_stratification(folder):

@@ -234,6 +234,33 @@ def test_an_interrupted_run_is_said_and_not_compared(tmp_path, three):
     assert "interrupted" in report(tmp_path, stopped)
 
 
+def test_runs_with_other_test_rows_are_marked_and_not_compared(tmp_path):
+    names = {"none": "one", "scalar b=2": "one", "lattice b=2": "other", "old": None}
+    runs = [
+        make_run(tmp_path / name, name, name, score=0.9 + n / 100, split=split)
+        for n, (name, split) in enumerate(names.items())
+    ]
+    page = report(tmp_path, *runs)
+    found = [row[0] for row in rows(page, "Results")[1:]]
+    assert found == ["noneseed 1", "scalar b=2seed 1", "lattice b=2seed 1; other test rows", "oldseed 1"]
+    assert "their metrics do not compare" in page
+    assert not any("*" in cell for cell in rows(page, "Results")[3])
+
+
+def test_seeds_of_other_splits_are_one_series(tmp_path):
+    """A study splits anew with every seed: its cells have the same rows, seed by seed."""
+    made = [
+        make_run(
+            tmp_path / f"{name}{n}", name, name, seed=n, split=str(n), config={"seed": n, "data": {"split_seed": n}}
+        )
+        for name in ("none", "auto")
+        for n in (0, 1)
+    ]
+    page = report(tmp_path, *made)
+    assert [row[0] for row in rows(page, "Results")[1:]] == ["none2 seeds: 0, 1", "auto2 seeds: 0, 1"]
+    assert "other test rows" not in page
+
+
 def test_without_any_evaluation(tmp_path):
     run = make_run(tmp_path / "a", evaluate=False, metrics={"train": {}, "test": {}})
     page = report(tmp_path, run)

@@ -21,6 +21,7 @@ from cvfl.cli.reproduce import report, reproduce
 from cvfl.cli.roles import party, server
 from cvfl.cli.theory import theory
 from cvfl.cli.train import train
+from cvfl.cli.tune import tune
 
 app = typer.Typer(
     name="cvfl",
@@ -47,7 +48,7 @@ def cvfl(
 
 
 _ROLES = (server, party, certs, nvflare_job, nvflare_site)
-for _command in (demo, init, plan, train, align, *_ROLES, reproduce, report, audit, theory):
+for _command in (demo, init, plan, tune, train, align, *_ROLES, reproduce, report, audit, theory):
     app.command()(_command)
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")

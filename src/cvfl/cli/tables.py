@@ -7,7 +7,9 @@ from typing import Any
 
 from rich.table import Table
 
-from cvfl.report.format import MB, brief, digits
+from cvfl.privacy.account import Account
+from cvfl.report.format import MB, brief, digits, metric_label
+from cvfl.report.references import reference_name, shown_metrics
 from cvfl.runs.record import Summary
 
 
@@ -48,6 +50,20 @@ def results_table(summaries: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
+def references_table(summary: dict[str, Any]) -> Table:
+    """A run beside the usual models that it was compared with, the metric that tables show first."""
+    run = Summary.model_validate(summary)
+    metrics, one, four = shown_metrics(run), digits(1), digits(4)
+    heads = ("columns", *(f"test\n{metric_label(name)}" for name in metrics), "seconds")
+    table = number_table("model", *heads, padding=(0, 1, 0, 0))
+    lines = [("federation", "", run.metrics.test, run.seconds)]
+    lines += [(reference_name(each), f"{each.columns:,}", each.metrics.test, each.seconds) for each in run.references]
+    for name, columns, test, seconds in lines:
+        scores = (four(test[metric]) if metric in test else "-" for metric in metrics)
+        table.add_row(name, columns, *scores, one(seconds), style="bold" if not columns else "")
+    return table
+
+
 def budget_lines(summary: dict[str, Any]) -> list[str]:
     """How much of its budget a run has sent, if it had one; less than nearly all of it is all that it needed."""
     budget, sent = summary["config"].get("budget"), Summary.model_validate(summary).sent.total
@@ -58,12 +74,17 @@ def budget_lines(summary: dict[str, Any]) -> list[str]:
 
 
 def noise_lines(summary: dict[str, Any]) -> list[str]:
-    """What noise keeps private, if there is any: epsilon of a row that is for training, and of one that is held out."""
+    """What noise keeps private, if there is any."""
     account = Summary.model_validate(summary).account
-    spent = {"training": account.training, "held-out": account.held_out} if account else {}
+    return account_lines(account) if account else []
+
+
+def account_lines(account: Account) -> list[str]:
+    """Epsilon of a row that is for training, and of one that is held out."""
+    spent = {"training": account.training, "held-out": account.held_out}
     return [
         f"{kind} row: ε {row.one_party:.3g} at one party, {row.all_parties:.3g} at all {account.parties}; "
         f"δ {account.delta:g}; sent {row.releases} times"
         for kind, row in spent.items()
-        if account and row.releases
+        if row.releases
     ]

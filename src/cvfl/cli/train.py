@@ -11,18 +11,22 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from cvfl.advise.references import add_references, fit_references
 from cvfl.cli.align import alignment_line
 from cvfl.cli.errors import one_line
-from cvfl.cli.observers import observed, replay
-from cvfl.cli.tables import budget_lines, noise_lines, results_table
+from cvfl.cli.observers import Observer, observed, replay
+from cvfl.cli.tables import budget_lines, noise_lines, references_table, results_table
 from cvfl.config.files import load_config
+from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
 from cvfl.federation.keeping import alignment_folder
-from cvfl.federation.load import load_data
+from cvfl.federation.load import Loaded, load_data
 from cvfl.federation.nvflare_simulator import train_nvflare
 from cvfl.federation.processes import train_grpc
 from cvfl.federation.train import train as run
+from cvfl.report.references import gained
 from cvfl.runs.directory import RunDirectory, is_under_way
+from cvfl.runs.record import Summary
 
 
 class Runtime(StrEnum):
@@ -52,6 +56,9 @@ def train(
         bool, typer.Option("--align-again", help="Compare all ids, also when an earlier alignment is kept.")
     ] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="Print JSON lines instead of a live display.")] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Also fit usual models to the joined table and to each party's alone.")
+    ] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Write scalars for TensorBoard to this folder.")] = None,
 ) -> None:
     """Train a federation on this machine and write its run directory; every runtime gives the same result.
@@ -69,24 +76,26 @@ def train(
         target = out or (_stopped(usual) if resume else free_path(usual))
         RunDirectory(target, resume).check(settings)  # refused now, not after alignment
         with observed(console, config.stem, log_json, tensorboard) as seen:
+            if align_again:
+                shutil.rmtree(alignment_folder(config), ignore_errors=True)
+            here = runtime is Runtime.INPROCESS or compare
+            loaded = _loaded(config, settings, seen) if here else None
+            references = fit_references(loaded.data, settings.seed, seen.step) if compare and loaded else []
             match runtime:
                 case Runtime.INPROCESS:
-                    kept = alignment_folder(config)
-                    if align_again:
-                        shutil.rmtree(kept, ignore_errors=True)
-                    loaded = load_data(settings, seen.step, kept)
-                    for note in loaded.notes:
-                        seen.event(note)
-                    if loaded.aligned:
-                        seen.event(alignment_line(loaded.aligned))
                     summary = run(settings, loaded, out=target, on_round=seen.round, resume=resume).summary
                 case Runtime.NVFLARE:
                     summary = train_nvflare(settings, target, config.stem, seen.round).summary
                 case Runtime.GRPC:
                     summary = train_grpc(config, change or [], target, partial(replay, seen), emulate_latency)
+            if references:
+                summary = add_references(target, references)
         if log_json:
             return
         console.print(results_table([summary]), *budget_lines(summary), *noise_lines(summary), sep="\n")
+        if references:
+            console.print(references_table(summary))
+            console.print(gained(Summary.model_validate(summary)), soft_wrap=True)
         if "kept" in summary:
             told = (
                 f"ended after round {summary['rounds']}; models are those of round {summary['kept'] + 1}, the best on"
@@ -99,6 +108,16 @@ def train(
                 soft_wrap=True,
             )
             raise typer.Exit(130)
+
+
+def _loaded(config: Path, settings: RunConfig, seen: Observer) -> Loaded:
+    """The rows, and what there is to say of how they were found."""
+    loaded = load_data(settings, seen.step, alignment_folder(config))
+    for note in loaded.notes:
+        seen.event(note)
+    if loaded.aligned:
+        seen.event(alignment_line(loaded.aligned))
+    return loaded
 
 
 def _stopped(path: Path) -> Path:

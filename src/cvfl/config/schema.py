@@ -42,7 +42,7 @@ class RunConfig(Section):
     step_size: StepSize
     """The step size and how it changes."""
     seed: int = Field(default=0, ge=0, lt=1 << 63)
-    """Batches, initial weights, splits and dither all follow from it."""
+    """Batches, initial weights and dither all follow from it; held-out rows follow from `data.split_seed`."""
     rounds: int | None = Field(default=None, ge=1)
     """Length of the run in rounds; give this or `epochs`."""
     epochs: int | None = Field(default=None, ge=1)
@@ -186,8 +186,9 @@ def _check_parties(data: DataConfig, parties: Mapping[str, PartyConfig]) -> None
     with_table = [name for name, party in parties.items() if party.has_table]
     if data.name is not None and with_table:
         raise ValueError(f"data.name = {data.name!r} and a table of party {with_table[0]!r} exclude each other")
-    if data.name is not None and (data.validation_share or data.stratify):
-        key = "validation_share" if data.validation_share else "stratify"
+    own = [key for key in ("validation_share", "stratify", "split_by") if getattr(data, key)]
+    if data.name is not None and own:
+        key = own[0]
         raise ValueError(f"data.{key} is for tables of the parties; {data.name} has its own split")
     if data.name is None and data.limit:
         raise ValueError("data.limit is for data sets by name; a table is what it is")

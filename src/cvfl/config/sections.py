@@ -23,6 +23,8 @@ class DataConfig(NamedSet):
     """Share of the rows that are held out to choose the best round; for tables of the parties."""
     stratify: bool = False
     """Whether every part gets the same share of each class; for tables of the parties."""
+    split_by: str | None = None
+    """A column of dates or numbers in the table with the label: its latest rows are held out, the last for the test."""
     id: str | tuple[str, ...] | None = None
     """The column that names a person, or several that do together, in every table that does not say otherwise."""
     alignment: Literal["private", "aligned"] = "private"
@@ -31,9 +33,11 @@ class DataConfig(NamedSet):
     """How columns become numbers, at every party that does not say otherwise."""
 
     @model_validator(mode="after")
-    def _leaves_rows(self) -> DataConfig:
+    def _splits(self) -> DataConfig:
         if self.test_share + self.validation_share >= 1:
             raise ValueError("data.test_share and data.validation_share leave no row to train on")
+        if self.stratify and self.split_by is not None:
+            raise ValueError("data.stratify and data.split_by exclude each other: rows are held out by one of them")
         return self
 
 

@@ -55,6 +55,11 @@ class VerticalData:
         train = tuple(rows[chosen] if isinstance(rows, Tensor) else _Chosen(rows, chosen) for rows in self.train)
         return replace(self, train=train, train_labels=self.train_labels[chosen])
 
+    def without_test_rows(self) -> VerticalData:
+        """The same data with nothing left to test on."""
+        none = torch.arange(0)
+        return replace(self, test=tuple(rows[none] for rows in self.test), test_labels=self.test_labels[none])
+
 
 @dataclass(frozen=True)
 class _Chosen:

@@ -23,10 +23,9 @@ from cvfl.data import VerticalData
 from cvfl.data.sets.catalogue import load_named
 from cvfl.data.tables.ids import check_case
 from cvfl.data.tables.kinds import DEFAULT_MISSING
-from cvfl.data.tables.label import Label
 from cvfl.data.tables.organisation import Assembled, Organisation, PartyTable, assemble
 from cvfl.data.tables.sources import Source, open_table
-from cvfl.data.tables.split import LEFT_OUT, Shares, hashed, hashed_rows, seed_key, stratified
+from cvfl.data.tables.split import LEFT_OUT, Shares, hashed, hashed_rows, latest_first, seed_key, stratified
 from cvfl.errors import DataError
 from cvfl.federation.keeping import PartyKeeper, ServerKeeper
 from cvfl.privacy import Aligned
@@ -93,7 +92,7 @@ def load_data(config: RunConfig, on_step: OnStep = lambda *_: None, kept: Path |
             return _load_tables(config, tables, shared_rows(tables, config, on_step, kept), dtype, on_step)
     section = config.data
     on_progress = lambda done, total: on_step(f"reading {section.name}", done, total)  # noqa: E731
-    return Loaded(load_named(section, config.seed, dtype, on_progress))
+    return Loaded(load_named(section, dtype, on_progress))
 
 
 def open_tables(config: RunConfig, stack: ExitStack, on_step: OnStep = lambda *_: None) -> list[PartyTable]:
@@ -125,6 +124,7 @@ def open_party(config: RunConfig, name: str, stack: ExitStack, on_step: OnStep =
         label=section.label,
         labels_elsewhere=tuple(other.label for at, other in config.party.items() if at != name and other.label),
         positive=section.positive,
+        split_by=config.data.split_by if section.label else None,
         settings=section.prepare or config.data.prepare,
     )
     table = stack.enter_context(open_table(source, lambda what, rows: on_step(f"{what}: reading", rows, 0)))
@@ -171,11 +171,11 @@ def _aligned(ids: dict[str, list[str]], on_step: OnStep, kept: Path | None) -> t
 
 
 def row_key(config: RunConfig) -> bytes:
-    """By what rows are ordered and split when all are here: the secret in a file of the first party, or the seed.
+    """By what rows are ordered and split when all are here: the secret in a file of the first party, or the split seed.
 
     Parties that are apart agree on a secret instead, which the server does not have.
     """
-    return row_secret(config, next(iter(config.party))) or seed_key(config.seed)
+    return row_secret(config, next(iter(config.party))) or seed_key(config.data.split_seed)
 
 
 def row_secret(config: RunConfig, name: str) -> bytes | None:
@@ -220,10 +220,13 @@ def numbered_in_order(rows: int, key: bytes) -> tuple[NDArray[np.int64], NDArray
 
 
 def parts_of(
-    label: Label, places: NDArray[np.int64], fractions: NDArray[np.float64], data: DataConfig
+    table: PartyTable, places: NDArray[np.int64], fractions: NDArray[np.float64], data: DataConfig
 ) -> NDArray[np.int8]:
     """What each shared row is for, as the label holder decides."""
-    shares = Shares(data.test_share, data.validation_share)
+    shares, label = Shares(data.test_share, data.validation_share), table.label
+    assert label is not None  # since it holds the labels
+    if table.moments is not None:
+        return shares.of(latest_first(table.moments[places], fractions))
     if data.stratify and label.loss is not Loss.SQUARED:
         return stratified(shares, fractions, label.values[places].astype(np.int64))
     return shares.of(fractions)
@@ -232,8 +235,8 @@ def parts_of(
 def _load_tables(
     config: RunConfig, tables: list[PartyTable], rows: Rows, dtype: torch.dtype, on_step: OnStep
 ) -> Loaded:
-    at, label = next((places, table.label) for places, table in zip(rows.places, tables, strict=True) if table.label)
-    parts = parts_of(label, at, rows.fractions, config.data)
+    at, holder = next((places, table) for places, table in zip(rows.places, tables, strict=True) if table.label)
+    parts = parts_of(holder, at, rows.fractions, config.data)
     on_party = lambda table: on_step(f"{table.party.name}: preparing", 0, 0)  # noqa: E731
     prepared = assemble(tables, rows.places, parts, dtype, on_party)
     notes = tuple(note for table in tables for note in table.notes)

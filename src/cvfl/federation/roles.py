@@ -53,7 +53,8 @@ class ServerRun:
 
     def __post_init__(self) -> None:
         check_accountant(self.config.privacy.noise)
-        rows, terms = _server_rows(self.config), terms_of(self.config)
+        self._rows = rows = _server_rows(self.config)
+        terms = terms_of(self.config)
         self.state = State(self.folder, terms, self.restart)
         path = self.state.path
         self._journal = Journal(path / "metrics.jsonl")
@@ -122,6 +123,7 @@ class ServerRun:
             hashes |= left.parameters
         hashes = {role: hashes[role] for role in ("server", *self.role.names) if role in hashes}
         summary = summarise(self.config, self.name, self.recipe(), history, rounds.meter, hashes, seconds)
+        summary["split"] = record.split_name(self.config, self._rows.parts)
         summary["alignment"] = record.alignment(self.role.aligned)
         summary["sent_again"] = rounds.meter.sent_again
         directory = record.RunDirectory(out, resume=True)  # a crash may have stopped it here before

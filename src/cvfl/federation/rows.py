@@ -181,7 +181,7 @@ class TableRows(PartyRows):
         assert label is not None
         known = label.known[self._places]
         parts = np.full(len(self._places), LEFT_OUT, dtype=np.int8)
-        parts[known] = parts_of(label, self._places[known], self._fractions[known], self.config.data)
+        parts[known] = parts_of(self.table, self._places[known], self._fractions[known], self.config.data)
         order, train = self._order(parts)
         outputs = len(label.classes) if label.loss is Loss.MULTICLASS else 1
         # Rounded to what the run computes with: every role does that with them, and they travel as they are here.
@@ -196,7 +196,8 @@ class TableRows(PartyRows):
         told = read_targets(targets, who, data, labels, len(self._places))
         used = told.parts != LEFT_OUT
         drawn = Shares(data.test_share, data.validation_share).of(self._fractions[used])
-        if (told.loss is Loss.SQUARED or not data.stratify) and not np.array_equal(drawn, told.parts[used]):
+        hashed = data.split_by is None and (told.loss is Loss.SQUARED or not data.stratify)
+        if hashed and not np.array_equal(drawn, told.parts[used]):
             raise RemoteProtocolError(f"{who}: rows for other parts than their key says")
         self._told, self._fractions = told, np.zeros(0)  # which have served
 

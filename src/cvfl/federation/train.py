@@ -19,7 +19,7 @@ from cvfl.federation.rehearsal import Rehearsal
 from cvfl.privacy.account import check_accountant
 from cvfl.protocol.learning.metrics import headline
 from cvfl.protocol.recipe import MakeModel
-from cvfl.runs.directory import RunDirectory, alignment, fingerprint, round_line
+from cvfl.runs.directory import RunDirectory, alignment, fingerprint, round_line, split_name
 from cvfl.runs.journal import Journal
 from cvfl.runs.progress import Progress
 from cvfl.runs.summary import summarise
@@ -154,6 +154,7 @@ class _Run:
             self._rehearsal.end(self._meter, hashes, history)
         summary = summarise(self._config, self._name, federation.recipe, history, self._meter, hashes, seconds)
         summary |= {
+            "split": split_name(self._config, self._loaded.told),
             "classes": list(self._loaded.assembled.classes),
             "alignment": alignment(self._loaded.aligned),
         }

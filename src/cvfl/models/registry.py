@@ -94,6 +94,13 @@ def server_model(name: str, widths: tuple[int, ...], outputs: int, hidden: tuple
     return _bound(name, make, given, dtype)
 
 
+def takes(models: Registry[Callable[..., nn.Module]], name: str, key: str) -> bool:
+    """Whether a model by name has this key; `hidden` only where it is the sizes of layers."""
+    if ":" in name or (key == "hidden" and name in _HIDDEN):
+        return False
+    return key in inspect.signature(models[name]).parameters
+
+
 def _bound(name: str, function: Callable[..., object], given: dict[str, Any], dtype: torch.dtype) -> Make:
     """A model with its arguments; the function is called when a role is built."""
     try:

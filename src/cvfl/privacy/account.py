@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
+from collections.abc import Sequence
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -57,15 +58,26 @@ def account(clip: float | None, noise: float | None, delta: float, plan: Plan, r
     """The account after so many rounds; None without noise, which is there only where rows are clipped."""
     if noise is None or clip is None:
         return None
+    return _account(clip, noise, delta, plan.M, training_releases(plan, rounds), evaluations(plan, rounds))
+
+
+def composed(accounts: Sequence[Account]) -> Account:
+    """The account of several runs on the same rows with the same noise: whatever any of them released counts."""
+    first = accounts[0]
+    training, held_out = (sum(getattr(one, kind).releases for one in accounts) for kind in ("training", "held_out"))
+    return _account(first.clip, first.noise, first.delta, first.parties, training, held_out)
+
+
+def _account(clip: float, noise: float, delta: float, parties: int, training: int, held_out: int) -> Account:
     spent = [
         Spent(
             releases=releases,
             one_party=epsilon(noise, releases, delta),
-            all_parties=epsilon(noise, releases * plan.M, delta),
+            all_parties=epsilon(noise, releases * parties, delta),
         )
-        for releases in (training_releases(plan, rounds), evaluations(plan, rounds))
+        for releases in (training, held_out)
     ]
-    return Account(clip=clip, noise=noise, delta=delta, parties=plan.M, training=spent[0], held_out=spent[1])
+    return Account(clip=clip, noise=noise, delta=delta, parties=parties, training=spent[0], held_out=spent[1])
 
 
 def training_releases(plan: Plan, rounds: int) -> int:

@@ -10,6 +10,7 @@ NOTHING = "–"
 NOT_RECORDED = "not recorded"
 PURPOSES = {"training": "training", "evaluation": "evaluation", "alignment": "alignment", "setup": "set-up"}
 """What bytes are for, as people write it."""
+METRICS = {"roc_auc": "ROC AUC", "f1": "F1", "rmse": "RMSE", "top5": "top-5 accuracy"}
 Form = Callable[[float], str]
 """A way to write the numbers of a column."""
 
@@ -39,6 +40,11 @@ def scores(values: Iterable[float]) -> Form:
 def score(value: float) -> str:
     """A metric that stands alone."""
     return scores([value])(value)
+
+
+def metric_label(metric: str | None) -> str:
+    """A metric's name as people write it."""
+    return "metric" if metric is None else METRICS.get(metric, metric.replace("_", " "))
 
 
 def change(value: float) -> str:

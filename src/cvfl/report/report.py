@@ -12,11 +12,12 @@ from pathlib import Path
 from cvfl.errors import DataError
 from cvfl.report import figures
 from cvfl.report.certificate import certificate_section, is_certified
-from cvfl.report.format import NOT_RECORDED, NOTHING, Form, amount, megabytes, share
+from cvfl.report.format import NOT_RECORDED, NOTHING, Form, amount, megabytes, metric_label, share
 from cvfl.report.html import Details, Figures, Heading, Page, Section, write_page
 from cvfl.report.leakage import comparison, run_tables
 from cvfl.report.noise import noise_section
-from cvfl.report.results import BYTES, Comparison, headline, metric_label, results_section
+from cvfl.report.references import references_section
+from cvfl.report.results import BYTES, Comparison, headline, results_section
 from cvfl.report.series import POINTS, Series, spread, to_series
 from cvfl.report.svg import Drawn
 from cvfl.report.table import Row, Table, Text
@@ -45,6 +46,7 @@ def _page(series: tuple[Series, ...], title: str | None, study: StudyPart | None
     sections = [
         *([target_section(study.tables)] if study else []),
         results_section(compared),
+        *([references_section(series)] if any(one.first.references for one in series) else []),
         _learning(series, idents, study),
         _bytes(series, idents),
     ]

@@ -19,6 +19,7 @@ from cvfl.report.format import (
     change,
     fixed,
     megabytes,
+    metric_label,
     score,
     scores,
     shares,
@@ -30,8 +31,6 @@ from cvfl.report.noise import noise_card
 from cvfl.report.series import Series, Spread
 from cvfl.report.table import Cell, Table, Text, Value, column
 from cvfl.runs.record import Run, Sent
-
-_METRICS = {"roc_auc": "ROC AUC", "f1": "F1", "rmse": "RMSE", "top5": "top-5 accuracy"}
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,11 @@ class Comparison:
         """The headline metric, if the series agree on one."""
         named = {one.first.metric for one in self.series}
         return named.pop() if len(named) == 1 else None
+
+    def elsewhere(self, one: Series) -> bool:
+        """Whether the runs were tested on other rows than those of the first series that says on which."""
+        known = next((other.splits for other in self.series if other.splits), one.splits)
+        return not one.splits <= known
 
     def reduction(self, one: Series) -> float | None:
         """How many times fewer bytes than the baseline; a run that stopped early has no such figure."""
@@ -75,11 +79,6 @@ BYTES = {
 }
 """Bytes by what they were for, as tables head them."""
 _REDUCTIONS = {"Reduction": Comparison.reduction, "Training frames only": Comparison.training_reduction}
-
-
-def metric_label(metric: str | None) -> str:
-    """A metric's name as people write it."""
-    return "metric" if metric is None else _METRICS.get(metric, metric.replace("_", " "))
 
 
 def headline(compared: Comparison) -> list[Card]:
@@ -157,6 +156,10 @@ def results_section(compared: Comparison) -> Section:
         about.append("What a server or a party could learn of columns and labels is under Leakage.")
     if seeds:
         about.append("Runs that differ in nothing but their seed are shown as mean ± standard deviation.")
+    if any(compared.elsewhere(one) for one in compared.series):
+        about.append(
+            "Runs with other test rows were tested on other rows than the first: their metrics do not compare."
+        )
     if not all(one.completed for one in compared.series):
         about.append("An interrupted run stopped before its last round and takes no part in the comparison.")
     columns = _columns(compared, compared.series, range(len(compared.series)), many)
@@ -171,9 +174,13 @@ def results_section(compared: Comparison) -> Section:
 def _columns(
     compared: Comparison, series: Sequence[Series], colours: Iterable[int], bold: bool
 ) -> dict[str, Sequence[Cell]]:
-    fair, name = [one.completed and bold for one in series], metric_label(compared.metric)
+    fair = [one.completed and bold and not compared.elsewhere(one) for one in series]
+    name = metric_label(compared.metric)
     columns: dict[str, Sequence[Cell]] = {
-        "Run": [Text(one.label, colour=colour(n), about=_seeds(one)) for one, n in zip(series, colours, strict=True)],
+        "Run": [
+            Text(one.label, colour=colour(n), about=f"{_seeds(one)}{'; other test rows' * compared.elsewhere(one)}")
+            for one, n in zip(series, colours, strict=True)
+        ],
         f"Test {name}": _score_column(compared, series, "test", fair),
         f"Train {name}": _score_column(compared, series, "train", fair),
         "Rounds": [f"{one.first.rounds:,}" for one in series],

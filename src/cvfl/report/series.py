@@ -14,6 +14,7 @@ from statistics import fmean
 
 from cvfl.runs.record import CompressionError, Round, Run, Sent
 
+_SEEDS = ("seed", "data.split_seed")
 POINTS = 120
 """Most points of a curve; longer histories are averaged in windows of equal length."""
 
@@ -46,6 +47,11 @@ class Series:
     def first(self) -> Run:
         """The run that speaks for what all of them share."""
         return self.runs[0]
+
+    @property
+    def splits(self) -> frozenset[str]:
+        """Names of the held-out rows of the runs, as far as they were recorded."""
+        return frozenset(run.split for run in self.runs if run.split)
 
     @property
     def completed(self) -> bool:
@@ -126,7 +132,7 @@ def to_series(runs: Sequence[Run]) -> list[Series]:
 
 
 def _setting(run: Run) -> tuple[object, ...]:
-    settings = tuple(sorted((key, value) for key, value in run.settings.items() if key != "seed"))
+    settings = tuple(sorted((key, value) for key, value in run.settings.items() if key not in _SEEDS))
     return run.name, run.metric, settings
 
 

@@ -21,7 +21,7 @@ LINES = 100
 DIGITS = 6
 _SUMMARY = (
     *("name", "seed", "rounds", "completed", "metric", "metrics", "bytes", "formula_bytes", "compression_error"),
-    *("rows", "seconds", "round_seconds", "privacy", "parameters", "config", "versions"),
+    *("rows", "split", "seconds", "round_seconds", "privacy", "references", "parameters", "config", "versions"),
 )
 _LINE = ("round", "epoch", "loss", "bytes", "test", "aside")
 

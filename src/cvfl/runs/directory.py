@@ -25,6 +25,7 @@ from safetensors.torch import save
 from torch import nn
 
 from cvfl.config.schema import RunConfig
+from cvfl.data.sets.catalogue import READERS
 from cvfl.data.tables.prepare import Preparation
 from cvfl.errors import ConfigError, writing
 from cvfl.privacy import Aligned
@@ -144,6 +145,19 @@ def alignment(aligned: Aligned | None) -> dict[str, Any] | None:
     rows = dict(zip(aligned.names, aligned.sizes, strict=True))
     earlier = aligned.earlier or None
     return {"rows": rows, "common": aligned.common, "warning": aligned.warning, "earlier": earlier}
+
+
+def split_name(config: RunConfig, parts: bytes) -> str | None:
+    """A name for which rows are held out, the same for the same rows; it tells nothing about them.
+
+    Of tables it is a hash of what rows are for, in their order, which is that of a keyed hash of their ids: `parts`. Of
+    a data set it is one of what it is split by. Rows as tensors have none.
+    """
+    if not parts and config.data.name is None:
+        return None
+    by = {"seed": config.data.split_seed, "test_share": config.data.test_share}
+    taken = {key: value for key, value in by.items() if not parts and key in READERS[config.data.name or ""].takes}
+    return hashlib.sha256(parts or json.dumps([config.data.name, taken]).encode()).hexdigest()[:16]
 
 
 def round_line(report: RoundReport, plan: Plan, meter: Meter, names: tuple[str, ...]) -> dict[str, Any]:

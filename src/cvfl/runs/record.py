@@ -110,6 +110,16 @@ class Best(Record):
     test: Metrics = {}
 
 
+class Reference(Record):
+    """A usual model that a run is compared with: of one party's columns, or of all together if no party is named."""
+
+    party: str | None = None
+    model: str
+    columns: int
+    metrics: Scores
+    seconds: Number
+
+
 class Round(Record):
     """One line of metrics.jsonl; bytes are those of all rounds up to this one.
 
@@ -134,7 +144,8 @@ class Round(Record):
 class Summary(Record):
     """The figures that people quote of a run; `round_seconds` is only in published records, which have few rounds.
 
-    `kept` is the round whose models a run has left that may stop by itself.
+    `kept` is the round whose models a run has left that may stop by itself. Runs of the same `split` hold out the same
+    rows.
     """
 
     name: str
@@ -146,11 +157,13 @@ class Summary(Record):
     best: Best | None = None
     kept: int | None = None
     rows: dict[str, int] = {}
+    split: str | None = None
     sent: SentInAll = Field(alias="bytes")
     formula_bytes: Number | None = None
     error: CompressionError | None = Field(default=None, alias="compression_error")
     account: Account | None = Field(default=None, alias="privacy")
     seconds: Number
+    references: list[Reference] = []
     parameters: Texts = {}
     config: Annotated[dict[str, Any], _EMPTY] = {}
     versions: Texts = {}

@@ -35,7 +35,7 @@ def summarise(
     for line in evaluated:
         stopping.see(line["round"], line.get("validation", {}))
     over = len(history) == plan.rounds or (plan.patience > 0 and stopping.over)
-    kept = {"kept": stopping.best} if over and plan.patience else {}
+    kept: dict[str, Any] = {"kept": stopping.best} if over and plan.patience else {}
     left = [line for line in evaluated if not kept or line["round"] == stopping.best]
     sent = Sent.model_validate(meter.total())
     return Summary(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cvfl.errors import writing
 from cvfl.report import figures
-from cvfl.report.results import metric_label
+from cvfl.report.format import metric_label
 from cvfl.report.series import Series, to_series
 from cvfl.report.svg import Drawn, standalone
 from cvfl.runs.record import Run

@@ -34,7 +34,7 @@ _known: dict[str, Loaded] = {}
 
 def _data(config: RunConfig) -> Loaded:
     """The data of a run; that of the last one if it is the same, since a worker runs many cells of one seed."""
-    key = config.model_dump_json(include={"data", "party", "precision", "seed"})
+    key = config.model_dump_json(include={"data", "party", "precision"})
     if key not in _known:
         _known.clear()
         _known[key] = load_data(config)

@@ -35,6 +35,8 @@ def _settings(study: Study, preset: str) -> dict[str, str]:
     chosen = study.preset[preset]
     found: dict[str, dict[str, None]] = {"target": {f"{chosen.target:g}": None}, "seeds": {str(chosen.seeds): None}}
     for task in tasks(study, preset, 1, Path("data"), Path()):
-        for key, value in flattened(task.config.model_dump(mode="json", exclude={"seed": True, "data": {"path"}})):
+        for key, value in flattened(
+            task.config.model_dump(mode="json", exclude={"seed": True, "data": {"path", "split_seed"}})
+        ):
             found.setdefault(key, {})[value] = None
     return {key: " / ".join(values) for key, values in found.items()}

@@ -288,7 +288,7 @@ def tasks(study: Study, preset: str, seeds: int | None, data: Path, out: Path) -
     for seed in range(seeds or chosen.seeds):
         for cell in study.cell:
             values = merged(merged(merged(study.run, chosen.run), cell.run), chosen.cells.get(cell.name, {}))
-            values["seed"] = seed
+            values = merged(values, {"seed": seed, "data": {"split_seed": seed}})
             if "path" in READERS[name := values["data"]["name"]].takes:
                 values = merged(values, {"data": {"path": str(data / name)}})
             config = parse_config(values, f"{study.title}, {cell.name}")

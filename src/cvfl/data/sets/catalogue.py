@@ -37,6 +37,8 @@ class NamedSet(Section):
     """How many parties share the columns; each data set has its usual number."""
     test_share: float = Field(default=0.25, ge=0, lt=1)
     """Share of the rows that are held out for the test."""
+    split_seed: int = Field(default=0, ge=0, lt=1 << 63)
+    """Which rows are held out follows from it, for all seeds alike; parties that are apart have a secret instead."""
     augment: bool = True
     """Whether training images are shifted and mirrored, where the data set does so."""
     limit: int | None = Field(default=None, ge=1)
@@ -68,26 +70,27 @@ def load(
     path: Path | str | None = None,
 ) -> VerticalData:
     """A data set by name, divided among parties; those that do not ship with the software are read from `path`."""
-    chosen = NamedSet(name=name, path=Path(path) if path else None, parties=parties, test_share=test_share)
-    return load_named(chosen, seed, dtype).data
+    chosen = NamedSet(
+        name=name, path=Path(path) if path else None, parties=parties, test_share=test_share, split_seed=seed
+    )
+    return load_named(chosen, dtype).data
 
 
 def load_named(
     chosen: NamedSet,
-    seed: int = 0,
     dtype: torch.dtype = torch.float32,
     on_progress: Progress = lambda done, total: None,
 ) -> Assembled:
     """A data set with all that is known about it."""
-    found = _read(chosen, seed, dtype, on_progress)
+    found = _read(chosen, dtype, on_progress)
     rows = len(found.data.train_labels)
     if chosen.limit is None or chosen.limit >= rows:
         return found
-    some = torch.from_numpy(np.sort(stream(seed, SPLIT, "limit").permutation(rows)[: chosen.limit]))
+    some = torch.from_numpy(np.sort(stream(chosen.split_seed, SPLIT, "limit").permutation(rows)[: chosen.limit]))
     return replace(found, data=found.data.of_training_rows(some))
 
 
-def _read(chosen: NamedSet, seed: int, dtype: torch.dtype, on_progress: Progress) -> Assembled:
+def _read(chosen: NamedSet, dtype: torch.dtype, on_progress: Progress) -> Assembled:
     name, path, reader = chosen.name, chosen.path, READERS[chosen.name or ""]
     if "path" in reader.takes and path is None:
         raise ConfigError(
@@ -99,7 +102,11 @@ def _read(chosen: NamedSet, seed: int, dtype: torch.dtype, on_progress: Progress
         )
     if "parties" not in reader.takes and chosen.parties not in (None, reader.parties):
         raise ConfigError(f"data.parties: {name} has {reader.parties} parties, not {chosen.parties}")
-    given = dict(chosen) | {"parties": chosen.parties or reader.parties, "seed": seed, "on_progress": on_progress}
+    given = dict(chosen) | {
+        "parties": chosen.parties or reader.parties,
+        "seed": chosen.split_seed,
+        "on_progress": on_progress,
+    }
     found = reader.read(dtype=dtype, **{key: given[key] for key in reader.takes})
     assembled = found if isinstance(found, Assembled) else Assembled(found)
     return assembled if chosen.augment else replace(assembled, data=replace(assembled.data, augment=None))

@@ -15,9 +15,9 @@ from cvfl.data.tables.label import Label, read_label
 from cvfl.data.tables.leaks import telling
 from cvfl.data.tables.prepare import Preparation, Settings, prepare
 from cvfl.data.tables.split import Part
-from cvfl.data.tables.table import Table
+from cvfl.data.tables.table import Kind, Table
 from cvfl.data.vertical import VerticalData
-from cvfl.errors import DataError
+from cvfl.errors import DataError, suggest
 from cvfl.protocol import Loss
 
 
@@ -36,6 +36,8 @@ class Organisation:
     labels_elsewhere: tuple[str, ...] = ()
     """Names of labels that others hold; a column of that name is no feature unless it is named as one."""
     positive: str | None = None
+    split_by: str | None = None
+    """The column whose latest rows are held out, of the party with the label."""
     settings: Settings = field(default_factory=Settings)
 
 
@@ -54,6 +56,8 @@ class PartyTable:
         aside += self._copies
         if not self.features:
             raise DataError(f"{table.name}: no feature column is left beside {', '.join(aside)}")
+        self.moments = read_moments(table, party.split_by) if party.split_by else None
+        """By what rows are held out, if not by a hash."""
         self.label: Label | None = read_label(table, party.label, party.positive, loss) if party.label else None
 
     @property
@@ -89,6 +93,24 @@ class PartyTable:
     def prepared(self, rows: NDArray[np.int64], train: int, dtype: torch.dtype) -> tuple[Preparation, Tensor]:
         """The features of these rows, fitted on the first `train` of them."""
         return prepare(self.table, self.features, rows, train, self.party.settings, dtype)
+
+
+def read_moments(table: Table, column: str) -> NDArray[np.float64]:
+    """A column of dates or numbers as numbers, to hold the latest rows out by; every row must have one."""
+    if column not in table.columns:
+        near = suggest(column, table.columns)
+        raise DataError(f"{table.name}: data.split_by: {column!r} must be in this table, which has the label{near}")
+    match table.kind(column):
+        case Kind.NUMBER:
+            moments = table.numbers(column)
+        case Kind.DATE:
+            dates = table.dates(column)
+            moments = np.where(np.isnat(dates), np.nan, dates.astype(np.int64))
+        case kind:
+            raise DataError(f"{table.name}: data.split_by: {column!r} is a {kind}; it must have dates or numbers")
+    if gaps := int(np.isnan(moments).sum()):
+        raise DataError(f"{table.name}: data.split_by: {column!r} is missing in {gaps:,} of {table.rows:,} rows")
+    return moments
 
 
 @dataclass(frozen=True)

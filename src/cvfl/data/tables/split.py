@@ -2,7 +2,8 @@
 
     digest(key, id) = 8 bytes that order the rows | 8 bytes, as a fraction, that say training, validation or test
 
-A stratified split has the same shares in every class. Only the label holder can compute it, so it tells the others.
+A stratified split has the same shares in every class, and a split by time holds out the latest rows. Only the label
+holder can compute these, so it tells the others.
 """
 
 from __future__ import annotations
@@ -79,3 +80,11 @@ def stratified(shares: Shares, fractions: NDArray[np.float64], labels: NDArray[n
         rank[np.argsort(fractions[rows], kind="stable")] = np.arange(len(rows))
         parts[rows] = shares.of((rank + 0.5) / len(rows))
     return parts
+
+
+def latest_first(moments: NDArray[np.float64], fractions: NDArray[np.float64]) -> NDArray[np.float64]:
+    """In place of fractions: ranks over [0, 1), that of the latest row first; rows of one moment keep their order."""
+    order = np.lexsort((fractions, -moments))
+    ranks = np.empty(len(moments))
+    ranks[order] = (np.arange(len(moments)) + 0.5) / len(moments)
+    return ranks

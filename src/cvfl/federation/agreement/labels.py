@@ -39,6 +39,11 @@ class ServerRows(ABC):
         """Training, validation and test rows, once they are known."""
         return self._sizes
 
+    @property
+    def parts(self) -> bytes:
+        """What each shared row is for, once their holder has told; nothing for a data set by name."""
+        return b""
+
     def models_at(self, m: int) -> set[str]:
         """Whose models party m has: its own, and that of the server if the labels stay with it."""
         return {self.names[m - 1], "server"} if m == self._holder else {self.names[m - 1]}
@@ -104,6 +109,11 @@ class TableLabels(ServerRows):
         super().__init__(config, names)
         self.how = "align" if config.data.alignment == "private" else "as-is"
         self._known: Targets | None = None
+
+    @property
+    def parts(self) -> bytes:
+        """What each shared row is for."""
+        return bytes(self._known.parts) if self._known else b""
 
     def check(self, offers: Sequence[Offer]) -> None:
         """One party holds the label: without it everyone would wait for labels that never come."""

@@ -81,7 +81,7 @@ def _check_shares(told: Told, who: str, data: DataConfig) -> None:
     rows = sum(told.sizes)
     by_class = data.stratify and told.loss is not Loss.SQUARED
     for part, share in ((Part.VALIDATION, data.validation_share), (Part.TEST, data.test_share)):
-        drawn = _DEVIATIONS * (rows * share * (1 - share)) ** 0.5
+        drawn = _DEVIATIONS * (rows * share * (1 - share)) ** 0.5 if data.split_by is None else 0
         slack = 1 + (max(told.outputs, 2) if by_class else drawn)
         if abs(told.sizes[part] - rows * share) > slack:
             raise RemoteProtocolError(
