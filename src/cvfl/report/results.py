@@ -31,7 +31,14 @@ from cvfl.report.series import Series, Spread
 from cvfl.report.table import Cell, Table, Text, Value, column
 from cvfl.runs.record import Run, Sent
 
-_METRICS = {"roc_auc": "ROC AUC", "f1": "F1", "rmse": "RMSE", "top5": "top-5 accuracy"}
+_METRICS = {"roc_auc": "ROC AUC", "f1": "F1", "rmse": "RMSE", "mae": "MAE", "r2": "R²", "top5": "top-5 accuracy"} | {
+    "average_precision": "average precision",
+    "brier": "Brier score",
+}
+_AS_LAST_SEEN = (
+    "Training rows are scored as they were last seen in training, each by the models of that round: the figure lags "
+    "behind, and is not to be compared with that of test rows to the last digit."
+)
 
 
 @dataclass(frozen=True)
@@ -96,7 +103,7 @@ def _one(one: Series) -> list[Card]:
         Card(
             f"Test {metric_label(one.first.metric)}",
             score(test.mean) if test else NOTHING,
-            f"train {score(train.mean)}" if train else "not evaluated",
+            f"training rows, as last seen: {score(train.mean)}" if train else "not evaluated",
         ),
         Card("Sent in all", f"{mb(sent.total)} MB", shares(sent.purposes)),
         Card("Sent in training", f"{mb(sent.training)} MB", f"{mb(sent.up)} up, {mb(sent.down)} down"),
@@ -144,7 +151,7 @@ def _cheapest(series: Sequence[Series], reached: Mapping[str, float], metric: st
 def results_section(compared: Comparison) -> Section:
     """The table of results with its explanation, and every seed where there are several."""
     many, seeds = len(compared.series) > 1, any(len(one.runs) > 1 for one in compared.series)
-    about = ["1 MB is 1,000,000 bytes, counted where frames leave a process."]
+    about = ["1 MB is 1,000,000 bytes, counted where frames leave a process. " + _AS_LAST_SEEN]
     if many:
         about.append("Bold is the best of a column.")
     if compared.baseline:
@@ -175,7 +182,7 @@ def _columns(
     columns: dict[str, Sequence[Cell]] = {
         "Run": [Text(one.label, colour=colour(n), about=_seeds(one)) for one, n in zip(series, colours, strict=True)],
         f"Test {name}": _score_column(compared, series, "test", fair),
-        f"Train {name}": _score_column(compared, series, "train", fair),
+        f"Training {name}, as last seen": _score_column(compared, series, "train", fair),
         "Rounds": [f"{one.first.rounds:,}" for one in series],
     }
     if any(one.first.account for one in series):

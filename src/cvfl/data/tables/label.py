@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cvfl.data.tables.table import Categories, Kind, Table
 from cvfl.errors import DataError, suggest
-from cvfl.protocol import Loss
+from cvfl.protocol import Loss, Units
 
 MAX_NUMBERED_CLASSES = 20
 """A label of whole numbers is a class up to this many different ones, and a quantity beyond."""
@@ -28,12 +28,14 @@ class Label:
     loss: Loss
     classes: tuple[str, ...] = ()
 
-    def tensor(self, rows: NDArray[np.int64], train: int, dtype: torch.dtype) -> Tensor:
-        """The labels of these rows; quantities are standardised on the first `train` of them."""
-        chosen = self.values[rows]
+    def tensor(self, rows: NDArray[np.int64], train: int, dtype: torch.dtype) -> tuple[Tensor, Units]:
+        """The labels of these rows; quantities are standardised on the first `train` of them, from these units."""
+        chosen, units = self.values[rows], Units()
         if self.loss is Loss.SQUARED:
-            chosen = StandardScaler().fit(chosen[:train, None]).transform(chosen[:, None])[:, 0]
-        return self.loss.labels(torch.from_numpy(chosen), dtype)
+            scaler = StandardScaler().fit(chosen[:train, None])
+            units = Units(float(scaler.mean_[0]), float(scaler.scale_[0]))
+            chosen = scaler.transform(chosen[:, None])[:, 0]
+        return self.loss.labels(torch.from_numpy(chosen), dtype), units
 
 
 def read_label(table: Table, column: str, positive: str | None = None, loss: Loss | None = None) -> Label:
