@@ -38,7 +38,7 @@ def evenly(order: Ints, most: int = 10) -> list[Ints]:
 
 def binned(p: Floats, y: NDArray[Any], bins: int = 10, least: float = FEW) -> tuple[Bucket, ...]:
     """Predicted and actual shares of people with about the same probability, in bins of equal width."""
-    at = np.minimum((p * bins).astype(np.int64), bins - 1)
+    at = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], p)
     people = np.bincount(at, minlength=bins)
     ends = cuts(np.cumsum(people), least)
     sums = [grouped(np.bincount(at, of, bins), ends) for of in (np.ones(len(p)), p, y)]

@@ -10,7 +10,7 @@ from cvfl.protocol import Loss
 from cvfl.protocol.learning.metrics import BETTER_LOW
 from cvfl.report import curves
 from cvfl.report.format import NOTHING, Form, amount, score, share
-from cvfl.report.html import Figures, Page, Section, write_page
+from cvfl.report.html import Figures, Heading, Page, Section, write_page
 from cvfl.report.results import metric_label
 from cvfl.report.svg import Drawn
 from cvfl.report.table import Row, Table
@@ -25,12 +25,14 @@ _RULES = {
     "given": "as it was given",
     "default": "the usual one, since there are no validation rows to choose by",
 }
+_UNFITTED = ", not calibrated, since there are no validation rows to do it by"
 _WHOLE = (0.0, 1.0)
+Part = str | Heading | Table | Figures
 
 
 def analysis_sections(analysis: Analysis, idents: Iterator[str], classes: Sequence[str] = ()) -> list[Section]:
     """What a page shows of an analysis."""
-    parts: list[str | Table | Figures] = [_about(analysis)]
+    parts: list[Part] = [_about(analysis)]
     if analysis.two:
         parts += _two(analysis.two, analysis.test, idents, classes)
     if analysis.many:
@@ -58,13 +60,13 @@ def _decision(chosen: Chosen, loss: Loss) -> str:
     how = {
         "temperature": f"Probabilities are calibrated on validation rows; the temperature is {chosen.temperature:.3g}.",
         "isotonic": "Probabilities are calibrated on validation rows, by isotonic regression.",
-    }.get(chosen.calibration, "Probabilities are those of the model, not calibrated.")
+    }.get(chosen.calibration, f"Probabilities are those of the model{'' if chosen.fitted else _UNFITTED}.")
     if chosen.threshold is None:
         return how
     return f"A row is positive from a probability of {chosen.threshold:.3g} on, {_RULES[chosen.rule]}. {how}"
 
 
-def _two(found: TwoClasses, people: int, idents: Iterator[str], classes: Sequence[str]) -> list[str | Table | Figures]:
+def _two(found: TwoClasses, people: int, idents: Iterator[str], classes: Sequence[str]) -> list[Part]:
     prevalence = found.positives / people
     drawn = [
         Drawn(
@@ -86,7 +88,9 @@ def _two(found: TwoClasses, people: int, idents: Iterator[str], classes: Sequenc
     return [
         Table("Figures of test rows", ("Figure", "Value", "Interval"), rows),
         Figures(drawn),
+        Heading("Confusion matrix"),
         _confusion(found.confusion, classes),
+        Heading("Gain and lift"),
         _tenths(found),
     ]
 
@@ -95,7 +99,10 @@ def _tenths(found: TwoClasses) -> Table:
     rows = [
         (f"{n}", f"{one.people:,}", share(one.gain), f"{one.lift:.2f}") for n, one in enumerate(found.tenths, start=1)
     ]
-    note = "By score, the highest first. Gain: share of all positives found up to here. Lift: how many times as often."
+    note = (
+        "By score, the highest first. Gain: the share of all positives that is found up to here. Lift: how many times "
+        "as often positives are here as among all."
+    )
     return Table("Gain and lift", ("Tenth", "People", "Gain", "Lift"), rows, note)
 
 
@@ -105,14 +112,14 @@ def _confusion(confusion: Confusion, classes: Sequence[str]) -> Table:
         (f"is {name}", *(f"<{FEW}" if n is None else f"{n:,}" for n in row))
         for name, row in zip(names, confusion, strict=True)
     ]
-    return Table("Confusion matrix", ("People", *(f"decided {name}" for name in names)), rows, "Confusion matrix.")
+    return Table("Confusion matrix", ("People", *(f"decided {name}" for name in names)), rows)
 
 
 def _name(n: int, classes: Sequence[str]) -> str:
     return classes[n] if n < len(classes) else f"{n}"
 
 
-def _many(found: ManyClasses, classes: Sequence[str]) -> list[str | Table | Figures]:
+def _many(found: ManyClasses, classes: Sequence[str]) -> list[Part]:
     rows: list[Row] = [
         _estimated("accuracy", found.accuracy),
         ("F1, mean over classes", score(found.f1), NOTHING),
@@ -129,15 +136,18 @@ def _many(found: ManyClasses, classes: Sequence[str]) -> list[str | Table | Figu
         for n, one in enumerate(found.classes)
     ]
     head = ("Class", "People", *(metric_label(column) for column in columns))
-    small = [_confusion(found.confusion, classes)] if len(each) <= MOST_CLASSES else []
+    small: list[Part] = (
+        [Heading("Confusion matrix"), _confusion(found.confusion, classes)] if len(each) <= MOST_CLASSES else []
+    )
     return [
         Table("Figures of test rows", ("Figure", "Value", "Interval"), rows),
-        Table("Each class against all others", head, each, "Each class against all others."),
+        Heading("Each class against all others"),
+        Table("Each class against all others", head, each),
         *small,
     ]
 
 
-def _quantity(found: Quantity, idents: Iterator[str]) -> list[str | Table | Figures]:
+def _quantity(found: Quantity, idents: Iterator[str]) -> list[Part]:
     rows = [_estimated(metric_label(name), getattr(found, name), amount) for name in ("rmse", "mae", "r2")]
     drawn = [Drawn("Residuals", curves.residuals(found.residuals, next(idents)))] if found.residuals else []
     drawn.append(Drawn("Actual by predicted", curves.fit(found.fit, next(idents))))
@@ -154,9 +164,9 @@ def _parties(found: Parties | None, idents: Iterator[str]) -> Section:
         return Section(
             title, ["This cannot be told: only the sum of all embeddings is known here, or there is one party."]
         )
-    label = metric_label(found.metric)
+    label, form = metric_label(found.metric), amount if found.metric in BETTER_LOW else score
     text = (
-        f"Test {label} is {score(found.together)}. “Without” is what it is when the embeddings of a party are dealt "
+        f"Test {label} is {form(found.together)}. “Without” is what it is when the embeddings of a party are dealt "
         "out anew among the rows, so that they tell nothing of a row: the mean and the interval of some deals. Shapley "
         "values share out what all have together above nobody, above 0 if a party helps; they need no more than "
         "six parties. Parties that tell the same can stand in for each other: each alone may seem to bring little."
@@ -164,9 +174,9 @@ def _parties(found: Parties | None, idents: Iterator[str]) -> Section:
     rows = [
         (
             one.party,
-            score(one.without.value),
-            f"{score(one.without.low)} to {score(one.without.high)}",
-            NOTHING if one.shapley is None else f"{one.shapley:+.4f}",
+            form(one.without.value),
+            f"{form(one.without.low)} to {form(one.without.high)}",
+            NOTHING if one.shapley is None else form(one.shapley),
         )
         for one in found.each
     ]
