@@ -13,6 +13,7 @@ from conformance.test_law3_restart import FAULTS
 from conformance.threads import threads
 from cvfl.config.schema import RunConfig
 from cvfl.federation.train import train
+from cvfl.report.analysis import write_analysis_page
 from cvfl.report.report import write_report
 from cvfl.runs.analysis import Analysis, read_analysis
 
@@ -76,8 +77,10 @@ def test_by_grpc_labels_that_stay_with_a_party_keep_the_analysis_there(tmp_path:
     with threads(config, tmp_path / "grpc") as federation:
         federation.start_all()
         federation.outcome()
-    assert analyses(tmp_path / "grpc") == {"models": in_one_process(config, tmp_path / "one")}
-    assert len([*(tmp_path / "grpc").rglob("analysis.html")]) == 1
+    found = in_one_process(config, tmp_path / "one")
+    assert analyses(tmp_path / "grpc") == {"models": found}
+    write_analysis_page(found, "bank, shop", tmp_path / "analysis.html")
+    assert "ROC curve" in (tmp_path / "analysis.html").read_text(encoding="utf-8")
 
 
 def test_the_threshold_and_the_units_are_in_the_summary(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ def _figures(plan: Plan, decided: Decided, outputs: torch.Tensor, labels: torch.
         loss=plan.loss, validation=plan.validation_rows, test=plan.test_rows, decision=_chosen(plan, decided)
     )
     match plan.loss:
+        case Loss.BINARY if min((y > 0).sum(), (y <= 0).sum()) < FEW:
+            return start
         case Loss.BINARY:
             p = decided.probabilities(plan.loss, outputs)
             return start.model_copy(update={"two": two_classes(y, p, decided.threshold, seed)})

@@ -39,6 +39,10 @@ def analysis_sections(analysis: Analysis, idents: Iterator[str], classes: Sequen
         parts += _many(analysis.many, classes)
     if analysis.quantity:
         parts += _quantity(analysis.quantity, idents)
+    if len(parts) == 1:
+        parts.append(
+            f"One of the classes has fewer than {FEW} test rows: there are no figures that many would rest on."
+        )
     return [Section("Quality on test rows", parts), _parties(analysis.parties, idents)]
 
 
