@@ -36,40 +36,51 @@ class Ranking:
 
 def two_classes(y: NDArray[Any], p: Floats, threshold: float, seed: int) -> TwoClasses:
     """All figures of labels 0 and 1 and the probabilities of the latter."""
-    n, ranking = len(y), Ranking(y, p)
-    chosen = ranking.at(threshold)
-    tp, fp = ranking.found(np.ones(n))
-    ends = cuts(tp + fp, max(FEW, n / MOST_POINTS))
-    fpr, recall = _steps(fp / fp[-1], ends), tp[ends] / tp[-1]
+    ranking, positive = Ranking(y, p), y > 0
+    tp, fp = ranking.found(np.ones(len(y)))
+    return TwoClasses(
+        positives=int(positive.sum()),
+        ks=float((tp / tp[-1] - fp / fp[-1]).max(initial=0.0)),
+        log_loss=float(log_loss(positive, p)),
+        brier=float(brier_score_loss(positive, p)),
+        calibration=binned(p, y),
+        tenths=tenths(y, ranking),
+        **_decisions(positive, p >= threshold),
+        **_curves(ranking, len(y), threshold, seed),
+    )
+
+
+def _decisions(positive: NDArray[np.bool_], chosen: NDArray[np.bool_]) -> dict[str, Any]:
+    """Figures at the threshold."""
+    matrix = confusion_matrix(positive, chosen, labels=[False, True])
+    return {
+        "accuracy": float((chosen == positive).mean()),
+        "precision": float(matrix[1, 1] / max(1, chosen.sum())),
+        "recall": float(matrix[1, 1] / positive.sum()),
+        "confusion": hidden(matrix),
+    }
+
+
+def _curves(ranking: Ranking, people: int, threshold: float, seed: int) -> dict[str, Any]:
+    """Curves, and figures that need intervals, with those."""
+    tp, fp = ranking.found(np.ones(people))
+    ends, chosen = cuts(tp + fp, max(FEW, people / MOST_POINTS)), ranking.at(threshold)
+    fpr, tpr = (np.concatenate([[0.0], rate[ends] / rate[-1]]) for rate in (fp, tp))
+    recall, precision = tpr[1:], tp[ends] / (tp + fp)[ends]
 
     def figures(counts: Floats) -> Floats:
         return _figures(*ranking.found(counts), chosen, fpr, recall)
 
-    low, high = interval(figures, n, seed)
-    values = figures(np.ones(n))
-    roc_auc, average_precision, f1 = estimates(values[:3], low[:3], high[:3])
-    tpr, precision = _steps(tp / tp[-1], ends), tp[ends] / (tp + fp)[ends]
-    middle = 3 + len(fpr)
-    decided = p >= threshold
-    matrix = confusion_matrix(y > 0, decided, labels=[False, True])
-    hits = matrix[1, 1]
-    return TwoClasses(
-        positives=int(tp[-1]),
-        roc_auc=roc_auc,
-        average_precision=average_precision,
-        f1=f1,
-        accuracy=float((decided == (y > 0)).mean()),
-        precision=float(hits / max(1, decided.sum())),
-        recall=float(hits / tp[-1]),
-        ks=float((tp / tp[-1] - fp / fp[-1]).max(initial=0.0)),
-        log_loss=float(log_loss(y > 0, p)),
-        brier=float(brier_score_loss(y > 0, p)),
-        confusion=hidden(matrix),
-        roc=_points(fpr, tpr, low[3:middle], high[3:middle]),
-        precision_recall=_points(recall, precision, low[middle:], high[middle:]),
-        calibration=binned(p, y),
-        tenths=tenths(y, ranking),
-    )
+    low, high = interval(figures, people, seed)
+    roc_auc, average_precision, f1 = estimates(figures(np.ones(people))[:3], low[:3], high[:3])
+    first, second = slice(3, 3 + len(fpr)), slice(3 + len(fpr), None)
+    return {
+        "roc_auc": roc_auc,
+        "average_precision": average_precision,
+        "f1": f1,
+        "roc": _points(fpr, tpr, low[first], high[first]),
+        "precision_recall": _points(recall, precision, low[second], high[second]),
+    }
 
 
 def tenths(y: NDArray[Any], ranking: Ranking) -> tuple[Tenth, ...]:
@@ -80,11 +91,6 @@ def tenths(y: NDArray[Any], ranking: Ranking) -> tuple[Tenth, ...]:
         Tenth(people=len(rows), gain=gain / positives, lift=hit / len(rows) * len(y) / positives)
         for rows, gain, hit in zip(groups, np.cumsum(hits).tolist(), hits.tolist(), strict=True)
     )
-
-
-def _steps(rate: Floats, ends: NDArray[np.int64]) -> Floats:
-    """A rate from 0 on."""
-    return np.concatenate([[0.0], rate[ends]])
 
 
 def _figures(tp: Floats, fp: Floats, chosen: int, at_fpr: Floats, at_recall: Floats) -> Floats:
