@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ import pyarrow.csv
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, make_classification
 
-Columns = dict[str, NDArray]  # type: ignore[type-arg]
+Columns = dict[str, NDArray[Any]]
 
 CREDIT = {
     "bank": ["LIMIT_BAL", *(f"BILL_AMT{i}" for i in range(1, 7))],
@@ -62,7 +63,7 @@ class Tables:
         return files
 
 
-def _array(values: NDArray) -> pa.Array:  # type: ignore[type-arg]
+def _array(values: NDArray[Any]) -> pa.Array:
     return pa.array(values, from_pandas=True)  # NaN is a gap
 
 
@@ -108,13 +109,16 @@ def physionet(data: Path) -> Tables:
     names = sorted({name for _, values in stays for name in values})
     columns: Columns = {name: np.array([values.get(name, np.nan) for _, values in stays]) for name in names}
     columns["died"] = np.array([died[record] for record, _ in stays])
-    series = lambda kinds: [name for name in names if name.split()[0] in kinds]  # noqa: E731
     parties = {
-        "ward": ["Age", "Gender", "Height", "ICUType", "Weight", *series(VITALS)],
-        "laboratory": series(BLOOD),
-        "specialists": series(ORGANS),
+        "ward": ["Age", "Gender", "Height", "ICUType", "Weight", *_of(names, VITALS)],
+        "laboratory": _of(names, BLOOD),
+        "specialists": _of(names, ORGANS),
     }
     return Tables(_cut(columns, parties, "ward", "died"), "ward", "died", ("ICUType",))
+
+
+def _of(names: list[str], series: list[str]) -> list[str]:
+    return [name for name in names if name.split()[0] in series]
 
 
 def _stay(file: Path) -> tuple[str, dict[str, float]]:
@@ -183,7 +187,7 @@ def _generated(seed: int, rows: int, **how: object) -> tuple[NDArray[np.float64]
 def _shared_out(x: NDArray[np.float64], y: NDArray[np.int64], seed: int, parties: int = 3) -> Tables:
     """Columns in random order, in equal parts."""
     order = np.random.default_rng(seed + 1).permutation(x.shape[1])
-    cut = {
+    cut: dict[str, Columns] = {
         f"party-{i + 1}": {f"x{j}": x[:, j] for j in sorted(part)}
         for i, part in enumerate(np.array_split(order, parties))
     }
@@ -224,7 +228,7 @@ def interaction(data: Path) -> Tables:
     a, b = draw.normal(size=(10_000, 5)), draw.normal(size=(10_000, 5))
     score = 1.5 * a[:, 0] * b[:, 0] + 0.5 * a[:, 1] - 0.5 * b[:, 1]
     y = (draw.random(10_000) < 1 / (1 + np.exp(-2 * score))).astype(np.int64)
-    parties = {
+    parties: dict[str, Columns] = {
         "left": {f"a{i}": a[:, i] for i in range(5)} | {"y": y},
         "right": {f"b{i}": b[:, i] for i in range(5)},
     }

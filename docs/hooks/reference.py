@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import annotated_types
 from pydantic.fields import FieldInfo
@@ -141,6 +141,8 @@ def _section_of(annotation: Any) -> tuple[type[Section], bool] | None:
 
 def _type(annotation: Any) -> str:
     origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _type(parts[0])
     if origin in (Union, types.UnionType):
         return " or ".join(_type(part) for part in parts if part is not type(None))
     if origin is Literal:

@@ -76,11 +76,11 @@ def evaluations(name: str, seed: int = 1, **changes: Any) -> list[Pair]:
     """Both metrics of every evaluation of a run."""
     fed, table = built(name, seed, **changes)
     loss, metric = fed.plan.loss, headline(fed.plan.loss)
-    unit = float(table.test_labels.std()) if metric == "rmse" else 1.0
+    unit = float(table.test_labels.std()) * table.units.scale if metric == "rmse" else 1.0
     pairs = []
     for report in rounds(fed.server, fed.parties, Meter(), 1):
         if report.evaluation:
-            exact = evaluate(loss, outputs(fed, table), table.test_labels)
+            exact = evaluate(loss, outputs(fed, table), table.test_labels, units=table.units)
             pairs.append(Pair(report.evaluation.test[metric] / unit, exact[metric] / unit))
     return pairs
 

@@ -32,6 +32,7 @@ from cvfl.federation.nvflare_simulator import train_nvflare
 from cvfl.federation.roles import PartyRun
 from cvfl.federation.train import train
 from cvfl.rng import stream
+from cvfl.runs.analysis import read_analysis
 from cvfl.runs.progress import Progress
 from cvfl.runtime.nvflare.place import Place
 from cvfl.runtime.nvflare.provisioned import LocalFederation
@@ -142,8 +143,9 @@ def test_the_simulator_ends_in_the_same_bits_and_bytes(changes, tmp_path):
     seen: list[Progress] = []
     config = WINE.model_copy(update=changes)
     result = train_nvflare(config, tmp_path / "out", "wine", seen.append)
-    expected = train(config)
+    expected = train(config, out=tmp_path / "one process")
     assert outcome(result.summary) == outcome(expected.summary)
+    assert read_analysis(tmp_path / "out") == read_analysis(tmp_path / "one process") is not None
     assert [line["loss"] for line in result.history] == [line["loss"] for line in expected.history]
     found, known = ([line.get("certificate") for line in one.history] for one in (result, expected))
     assert found == known

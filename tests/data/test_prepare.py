@@ -19,7 +19,7 @@ from cvfl.data.tables.prepare import Preparation, Settings, prepare
 from cvfl.data.tables.sources import Source, open_table
 from cvfl.data.tables.table import Kind, Table
 from cvfl.errors import DataError
-from cvfl.protocol import Loss
+from cvfl.protocol import Loss, Units
 
 
 def table(folder: Path, **columns: object) -> Table:
@@ -286,7 +286,9 @@ def test_the_user_may_say_what_is_positive_and_which_loss(tmp_path):
 
 def test_quantities_are_standardised_on_the_training_rows(tmp_path):
     label = read_label(table(tmp_path, y=[1.5, 3.5, 100.5]), "y")
-    assert label.tensor(every(3), 2, torch.float64)[:2].tolist() == [-1, 1]
+    values, units = label.tensor(every(3), 2, torch.float64)
+    assert values[:2].tolist() == [-1, 1]
+    assert units == Units(2.5, 1.0)
 
 
 def test_rows_without_a_label_are_known(tmp_path):

@@ -303,7 +303,12 @@ CONTROLS = {
     "Recall": lambda e: Recall.model_validate_json(e.says["json"]),
     "Complete": lambda e: Complete.model_validate_json(e.says["json"]),
     "Targets": lambda e: Targets(
-        e["m"], e["loss"], e["outputs"], bytes(e["parts"]), np.array(e["labels"], dtype="<f8").tobytes()
+        e["m"],
+        e["loss"],
+        e["outputs"],
+        bytes(e["parts"]),
+        np.array(e["labels"], dtype="<f8").tobytes(),
+        tuple(e["units"]) if "units" in e.says else (),
     ),
 }
 

@@ -153,6 +153,7 @@ SETUPS = {
     "A5": [in_body(MATCHED, 5, b"\6")],
 }
 RECALL, TARGETS, CLASSES = golden("control-recall"), golden("control-targets"), golden("control-targets-classes")
+UNITS = golden("control-targets-units")
 NOTHING = b"\x20\1\0\0" + bytes(4)  # parts of no rows in a code, which begins with their table
 
 
@@ -183,11 +184,12 @@ CONTROLS = {
     "R4": [
         *(with_body(TARGETS, body(TARGETS)[:size]) for size in range(len(body(TARGETS)))),
         with_body(TARGETS, body(TARGETS) + b"\0"),
+        *(with_body(UNITS, body(UNITS)[:size]) for size in range(len(body(UNITS)))),
         *(with_body(CLASSES, body(CLASSES)[:size]) for size in range(16)),
         with_body(CLASSES, body(CLASSES) + b"\0"),
         with_body(CLASSES, body(CLASSES) + bytes(8)),
     ],
-    "R5": [in_body(TARGETS, 0, bytes([body(TARGETS)[0] | bit])) for bit in (0x40, 0x80)]
+    "R5": [in_body(TARGETS, 0, bytes([body(TARGETS)[0] | bit])) for bit in (0x80, 0xC0)]
     + [targets(b"\x80\x80\4\0\0", b""), targets(b"\1\4\0", b"\0", 0x10), targets(b"\1\4\1", b"\0")],
     "R6": [
         targets(b"\1\x81\x80\x80\x20\0", b""),  # 2^26 + 1 rows

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from cvfl.protocol import Loss
+from cvfl.protocol import Loss, Units
 from cvfl.protocol.learning.metrics import evaluate
 
 
@@ -31,7 +31,9 @@ def test_multiclass_by_hand() -> None:
 
 def test_squared_by_hand() -> None:
     metrics = evaluate(Loss.SQUARED, torch.tensor([[1.0], [4.0]]), torch.tensor([0.0, 2.0]))
-    assert metrics == {"loss": 2.5, "rmse": pytest.approx(math.sqrt(2.5))}
+    assert metrics == {"loss": 2.5, "rmse": pytest.approx(math.sqrt(2.5)), "mae": 1.5, "r2": pytest.approx(-1.5)}
+    own = evaluate(Loss.SQUARED, torch.tensor([[1.0], [4.0]]), torch.tensor([0.0, 2.0]), units=Units(50.0, 10.0))
+    assert own == metrics | {"rmse": pytest.approx(10 * math.sqrt(2.5)), "mae": 15.0}
 
 
 def test_what_is_not_defined_is_left_out() -> None:

@@ -97,7 +97,7 @@ def page_of_three(tmp_path_factory, three):
 def test_results_have_units_best_and_reduction(page_of_three):
     head, *body = rows(page_of_three, "Results")
     assert head == [
-        *("Run", "Test accuracy", "Train accuracy", "Rounds"),
+        *("Run", "Test accuracy", "Training accuracy, as last seen", "Rounds"),
         *("Up MB", "Down MB", "Evaluation MB", "Alignment MB", "Set-up MB", "Total MB"),
         *("Reduction", "Training frames only", "Seconds"),
     ]

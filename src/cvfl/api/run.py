@@ -14,6 +14,7 @@ from torch import nn
 
 from cvfl.protocol.learning.metrics import BETTER_LOW
 from cvfl.report.format import MB, shares
+from cvfl.runs.analysis import Analysis
 from cvfl.runs.journal import read_lines
 from cvfl.runs.read import read_run
 from cvfl.runs.record import CompressionError, Sent
@@ -115,6 +116,11 @@ class Run:
         """Metrics of the last evaluation: ``run.metrics.test.roc_auc``."""
         found = self._recorded.metrics
         return Metrics(Scores(found.train), Scores(found.validation), Scores(found.test))
+
+    @property
+    def analysis(self) -> Analysis | None:
+        """Figures of test rows with intervals, and what each party brings, as `analysis.json` has them."""
+        return self._recorded.analysis
 
     @property
     def bytes(self) -> Bytes:

@@ -118,8 +118,7 @@ class Subject:
         test = self.record.metrics.test
         if self.loss is not Loss.SQUARED:
             return test.get("roc_auc")
-        variance = float(self.data.test_labels.double().var(correction=0)) if "rmse" in test else 0.0
-        return 1 - test["rmse"] ** 2 / variance if variance > 0 else None
+        return test.get("r2")
 
 
 @dataclass(frozen=True)

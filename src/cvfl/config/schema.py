@@ -20,7 +20,7 @@ from cvfl.config.sections import (
     id_columns,
 )
 from cvfl.errors import ConfigError
-from cvfl.protocol import Loss, Optimizer, StepSize
+from cvfl.protocol import Decision, Loss, Optimizer, StepSize
 from cvfl.types import Section
 
 GRID = "scalar:bits=4,low=-1,high=1"
@@ -89,6 +89,8 @@ class RunConfig(Section):
     """One section for each party, by name: its table and where it differs from the others."""
     stopping: StoppingConfig = StoppingConfig()
     """When to end, and which round's models to keep."""
+    decision: Decision = Decision()
+    """From which probability on a row is positive, and how outputs become probabilities."""
     privacy: PrivacyConfig = PrivacyConfig()
     """What roles learn of each other beyond the model."""
     network: NetworkConfig = NetworkConfig()

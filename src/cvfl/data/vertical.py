@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cvfl.errors import DataError
-from cvfl.protocol import Augment, Loss, Rows
+from cvfl.protocol import Augment, Loss, Rows, Units
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class VerticalData:
 
     A party's rows are a tensor, or anything that reads rows when asked for. `categories` says of each party how many
     values each of its last columns takes when those hold category codes. `augment` is drawn alike at all parties.
+    `units` are those that labels had which are a quantity.
     """
 
     names: tuple[str, ...]
@@ -30,6 +31,7 @@ class VerticalData:
     validation_labels: Tensor = field(default_factory=lambda: torch.empty(0))
     categories: tuple[tuple[int, ...], ...] = ()
     augment: Augment | None = None
+    units: Units = field(default_factory=Units)
 
     def __post_init__(self) -> None:
         if not self.names or not len(self.names) == len(self.train) == len(self.test):

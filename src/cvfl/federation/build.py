@@ -173,6 +173,7 @@ def _plan(config: RunConfig, facts: Facts, loss: Loss, dtype: torch.dtype, sum_w
         secure=config.privacy.secure,
         patience=config.stopping.patience or 0,
         improving=_improving(config.stopping.metric, loss),
+        decision=config.decision,
         cached=config.cached,
         evaluate_every=config.evaluate_every or epoch,
         validation_rows=validation_rows,
@@ -293,7 +294,7 @@ def _session(recipe: Recipe) -> dict[int, PairSecrets]:
 
 def labels_of(data: VerticalData, device: torch.device = _CPU) -> Labels:
     """All labels of a data set."""
-    return Labels(*(y.to(device) for y in (data.train_labels, data.test_labels, data.validation_labels)))
+    return Labels(data.train_labels, data.test_labels, data.validation_labels, data.units).to(device)
 
 
 def holding_of(data: VerticalData, at: int, plan: Plan) -> Holding:

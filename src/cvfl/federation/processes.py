@@ -16,6 +16,7 @@ from cvfl.config.files import load_config
 from cvfl.errors import ConfigError, RemoteProtocolError
 from cvfl.federation.load import row_key
 from cvfl.federation.roles import federation_names
+from cvfl.runs.analysis import NAME as ANALYSIS
 from cvfl.runtime.grpc.delay import DelayProxy
 from cvfl.runtime.supervisor import Supervisor
 from cvfl.scratch import Scratch
@@ -68,10 +69,15 @@ def train_grpc(
 
 def add_parties(out: Path, names: Sequence[str], models: Path) -> dict[str, Any]:
     """Put the models of parties of this machine into the run directory; the summary of the run."""
+    from cvfl.report.report import write_report  # noqa: PLC0415  matplotlib is slow to load
+
     for name in (*names, "server"):  # a party that holds the labels has the server model, too
         for file in (f"{name}.safetensors", f"{name}.preparation"):
             if (models / file).exists():
                 shutil.copy(models / file, out / "parameters")
+    if (models / ANALYSIS).exists():  # likewise
+        shutil.copy(models / ANALYSIS, out)
+        write_report([out], out / "report.html")
     summary: dict[str, Any] = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     return summary
 

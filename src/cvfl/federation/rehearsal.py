@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from cvfl.config.schema import RunConfig
-from cvfl.federation.agreement.targets import LOSSES, label_bytes
+from cvfl.federation.agreement.targets import LOSSES, label_bytes, units_told
 from cvfl.federation.agreement.terms import facts_of, offer_of, terms_of, told_certificates, told_errors
 from cvfl.federation.around import around
 from cvfl.federation.load import Loaded, row_key
@@ -120,17 +120,18 @@ class Rehearsal:
         sealed = "00" * (len(row_key(self.config)) + _SEAL)
         yield 1, UP, RowSecret(session=_SESSION, sealed=[sealed] * (plan.M - 1))
         labels = 0 if self.config.privacy.relayed else plan.rows + plan.validation_rows + plan.test_rows
-        yield holder, UP, self._targets(labels)
+        yield holder, UP, self._targets(labels, UP)
         for m, _ in self._parties:
             if m != 1:
                 yield m, DOWN, RowSecret(session=_SESSION, sealed=[sealed])
             if m != holder:
-                yield m, DOWN, self._targets(min(labels, plan.rows) if plan.algorithm == 1 else 0)
+                yield m, DOWN, self._targets(min(labels, plan.rows) if plan.algorithm == 1 else 0, DOWN)
 
-    def _targets(self, labels: int) -> Targets:
+    def _targets(self, labels: int, direction: Direction) -> Targets:
         data = self.loaded.data
         told = torch.cat([data.train_labels, data.validation_labels, data.test_labels])[:labels]
-        return Targets(0, LOSSES.index(data.loss), data.outputs, self.loaded.told, label_bytes(told))
+        units = units_told(data.loss, data.units) if direction is UP and labels else ()
+        return Targets(0, LOSSES.index(data.loss), data.outputs, self.loaded.told, label_bytes(told), units)
 
     def _after(self, parameters: Mapping[str, str], history: Sequence[Mapping[str, Any]]) -> Said:
         rounds = len(history) if self._plan.patience else self._plan.rounds

@@ -22,6 +22,7 @@ from cvfl.federation.keeping import PartyKeeper, ServerKeeper
 from cvfl.federation.load import load_data, open_party, row_secret
 from cvfl.federation.party import PartyRole
 from cvfl.federation.rows import NamedRows, PartyRows, TableRows
+from cvfl.federation.scoring import analysis_of, units_of
 from cvfl.federation.server import ServerRole
 from cvfl.federation.state import ALIGNMENT, NOISE, State, kept_secret, write_secret
 from cvfl.federation.train import RunResult
@@ -30,6 +31,7 @@ from cvfl.privacy.identity import Identity
 from cvfl.protocol import Certificate, Measured, Recipe
 from cvfl.protocol.learning.metrics import headline
 from cvfl.runs import directory as record
+from cvfl.runs.analysis import Analysis, write_analysis
 from cvfl.runs.journal import Journal
 from cvfl.runs.progress import Progress
 from cvfl.runs.summary import summarise
@@ -125,10 +127,10 @@ class ServerRun:
         summary = summarise(self.config, self.name, self.recipe(), history, rounds.meter, hashes, seconds)
         summary["split"] = record.split_name(self.config, self._rows.parts)
         summary["alignment"] = record.alignment(self.role.aligned)
-        summary["sent_again"] = rounds.meter.sent_again
+        summary |= {"sent_again": rounds.meter.sent_again, "units": units_of(rounds.server)}
         directory = record.RunDirectory(out, resume=True)  # a crash may have stopped it here before
         directory.begin(self.config).replace(history)
-        directory.finish(summary, models)
+        directory.finish(summary, models, analysis=analysis_of(rounds.server, self.role.names))
         from cvfl.report.report import write_report  # noqa: PLC0415  matplotlib is slow to load
 
         write_report([out], out / "report.html")
@@ -192,7 +194,7 @@ class PartyRun:
     def finish(self, out: Path) -> None:
         """Write the party's model, its preparation and the hash of its parameters; the state is no longer needed.
 
-        A party that holds the labels has the server model, too.
+        A party that holds the labels has the server model, too, and the analysis of the run, which stays with it.
         """
         assert self.role.party is not None
         models = self.role.party.models
@@ -207,7 +209,15 @@ class PartyRun:
             if isinstance(self._rows, TableRows):
                 write_secret(out / f"{self.name}.row_secret", self._rows.key)
             (out / f"{self.name}.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        if analysis := analysis_of(self.role.party, self._rows.names):
+            self._write_analysis(analysis, out)
         self.state.remove()
+
+    def _write_analysis(self, analysis: Analysis, out: Path) -> None:
+        from cvfl.report.analysis import write_analysis_page  # noqa: PLC0415  matplotlib is slow to load
+
+        write_analysis(analysis, out)
+        write_analysis_page(analysis, ", ".join(self._rows.names), out / "analysis.html")
 
     def close(self) -> None:
         """Let another process use the state."""

@@ -30,7 +30,7 @@ from cvfl.federation.agreement.terms import elsewhere
 from cvfl.federation.build import Facts, holding_of, labels_of, make_recipe, party_machine, party_maker
 from cvfl.federation.load import in_order, numbered_in_order, parts_of
 from cvfl.privacy.keys import PairSecrets
-from cvfl.protocol import Holding, Labels, Loss, PartyMachine, Recipe
+from cvfl.protocol import Holding, Labels, Loss, PartyMachine, Recipe, Units
 from cvfl.protocol.recipe import MakeModel
 from cvfl.protocol.release import Secret
 from cvfl.wire.control import How
@@ -185,8 +185,9 @@ class TableRows(PartyRows):
         order, train = self._order(parts)
         outputs = len(label.classes) if label.loss is Loss.MULTICLASS else 1
         # Rounded to what the run computes with: every role does that with them, and they travel as they are here.
-        labels = label.tensor(order, train, getattr(torch, self.config.precision)).double()
-        self._told, self._fractions = Told(parts, label.loss, outputs, labels), np.zeros(0)  # which have served
+        labels, units = label.tensor(order, train, getattr(torch, self.config.precision))
+        self._told = Told(parts, label.loss, outputs, labels.double(), units)
+        self._fractions = np.zeros(0)  # which have served
         return write_targets(self._told, with_labels=not self.config.privacy.relayed)
 
     def accept(self, targets: Targets) -> None:
@@ -228,7 +229,8 @@ class TableRows(PartyRows):
         """The same again, if the table has the same columns for these rows."""
         told = state["told"]
         self.key, self._places = state["key"], state["places"].numpy()
-        self._told = Told(**told | {"parts": told["parts"].numpy(), "loss": Loss(told["loss"])})
+        units = Units(**told.get("units", {}))
+        self._told = Told(**told | {"parts": told["parts"].numpy(), "loss": Loss(told["loss"]), "units": units})
         shorter = len(self._places) > 0 and self._places.max() >= self.table.table.rows
         if shorter or state["columns"] != self._fingerprint():
             raise DataError(
@@ -273,5 +275,5 @@ class TableRows(PartyRows):
         typed = recipe.plan.loss.labels(told.labels, recipe.plan.dtype).to(recipe.plan.device)
         known, validation, test = torch.tensor_split(typed, (len(rows[0]), len(rows[0]) + len(rows[1])))
         holding = Holding(self.name, rows[0], held_out, known if recipe.plan.algorithm == 1 else None)
-        labels = Labels(known, test, validation)
+        labels = Labels(known, test, validation, told.units)
         return party_machine(recipe, self.m, holding, labels, recipe.codecs(folder), secrets, noise_secret)

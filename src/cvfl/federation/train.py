@@ -16,6 +16,7 @@ from cvfl.data.tables.organisation import Assembled
 from cvfl.federation.build import Federation, make_federation, recipe_for
 from cvfl.federation.load import Loaded, load_data
 from cvfl.federation.rehearsal import Rehearsal
+from cvfl.federation.scoring import analysis_of, units_of
 from cvfl.privacy.account import check_accountant
 from cvfl.protocol.learning.metrics import headline
 from cvfl.protocol.recipe import MakeModel
@@ -157,10 +158,12 @@ class _Run:
             "split": split_name(self._config, self._loaded.told),
             "classes": list(self._loaded.assembled.classes),
             "alignment": alignment(self._loaded.aligned),
+            "units": units_of(federation.server),
         }
         if self._directory is None:
             return RunResult(summary, history, models)
-        self._directory.finish(summary, models, self._loaded.assembled.preparations)
+        analysis = analysis_of(federation.server, federation.recipe.names)
+        self._directory.finish(summary, models, self._loaded.assembled.preparations, analysis)
         from cvfl.report.report import write_report  # noqa: PLC0415  matplotlib is slow to load
 
         write_report([self._directory.path], self._directory.path / "report.html")

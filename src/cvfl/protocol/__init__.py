@@ -2,22 +2,26 @@
 
 from cvfl.protocol.codec import Codec, Measured
 from cvfl.protocol.codecs import Codecs
+from cvfl.protocol.evaluation import Evaluated, Labels
 from cvfl.protocol.follow import Certificate
+from cvfl.protocol.learning.decision import Decision
 from cvfl.protocol.learning.losses import Loss
 from cvfl.protocol.learning.optimizer import Optimizer, StepSize
+from cvfl.protocol.learning.units import Units
 from cvfl.protocol.machines import PartyMachine, ServerMachine
 from cvfl.protocol.model_codec import ModelCodec
 from cvfl.protocol.party import Party
 from cvfl.protocol.plan import Plan
 from cvfl.protocol.recipe import Recipe
 from cvfl.protocol.rows import Augment, Holding, Rows
-from cvfl.protocol.server import Evaluated, Labels, Server
+from cvfl.protocol.server import Server
 
 __all__ = [
     "Augment",
     "Certificate",
     "Codec",
     "Codecs",
+    "Decision",
     "Evaluated",
     "Holding",
     "Labels",
@@ -33,4 +37,5 @@ __all__ = [
     "Server",
     "ServerMachine",
     "StepSize",
+    "Units",
 ]

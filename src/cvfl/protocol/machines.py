@@ -8,9 +8,9 @@ from typing import Any, Protocol
 from torch import nn
 
 from cvfl.protocol.codec import Measured
+from cvfl.protocol.evaluation import Evaluated
 from cvfl.protocol.follow import Certificate
 from cvfl.protocol.plan import Plan
-from cvfl.protocol.server import Evaluated
 from cvfl.wire import Message
 
 

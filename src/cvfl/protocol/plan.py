@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cvfl.errors import ConfigError
+from cvfl.protocol.learning.decision import Decision
 from cvfl.protocol.learning.losses import Loss
 from cvfl.protocol.learning.optimizer import Optimizer, StepSize
 from cvfl.rng import BATCH, DRAW, LOCAL, stream
@@ -39,6 +40,8 @@ class Plan:
     patience: int = 0
     """Evaluations without an improvement of `improving` after which the run is over; 0: it has all its rounds."""
     improving: str = ""
+    decision: Decision = field(default_factory=Decision)
+    """How the role that scores makes probabilities and decisions of outputs."""
     dtype: torch.dtype = torch.float32
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     clip: float | None = None

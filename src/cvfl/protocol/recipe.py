@@ -17,6 +17,7 @@ from cvfl.memory import Memory
 from cvfl.protocol.aggregate import Aggregate
 from cvfl.protocol.codec import Codec, Samples
 from cvfl.protocol.codecs import Codecs
+from cvfl.protocol.evaluation import Labels
 from cvfl.protocol.fusion import Foldable
 from cvfl.protocol.learning.layers import initialised
 from cvfl.protocol.model_codec import ModelCodec
@@ -24,7 +25,7 @@ from cvfl.protocol.party import Party
 from cvfl.protocol.plan import Plan
 from cvfl.protocol.release import MakeRelease, Secret
 from cvfl.protocol.rows import Holding
-from cvfl.protocol.server import Labels, Server
+from cvfl.protocol.server import Server
 from cvfl.types import SERVER
 
 MakeModel = Callable[[], nn.Module]

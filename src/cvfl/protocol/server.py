@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -20,38 +20,16 @@ from cvfl.errors import CompressError, DataError, DecodeError, LocalProtocolErro
 from cvfl.memory import Values
 from cvfl.protocol.codec import Measured
 from cvfl.protocol.codecs import Codecs
+from cvfl.protocol.evaluation import Evaluated, Labels, evaluated
 from cvfl.protocol.exchange import Replies, exchange
 from cvfl.protocol.follow import Certificate
 from cvfl.protocol.fusion import joined
 from cvfl.protocol.learning.average import Average
-from cvfl.protocol.learning.metrics import evaluate
 from cvfl.protocol.learning.stopping import Snapshots, Stopping
 from cvfl.protocol.pace import Pace, least_ease, with_level
 from cvfl.protocol.plan import Plan
 from cvfl.types import SERVER
 from cvfl.wire import Bytes, Embedding, Evaluation, Message, Stop
-
-
-@dataclass(frozen=True)
-class Labels:
-    """Labels of the training, the test and the validation rows."""
-
-    train: Tensor
-    test: Tensor
-    validation: Tensor
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    """Metrics after a round: on the held-out rows, and on the training rows as they were last seen in training.
-
-    Without validation or test rows there are no metrics of them.
-    """
-
-    t0: int
-    train: dict[str, float]
-    validation: dict[str, float]
-    test: dict[str, float]
 
 
 @contextmanager
@@ -74,6 +52,8 @@ class Server:
         self.t0 = 0
         self.loss = float("nan")
         self.evaluation: Evaluated | None = None
+        self.held_out: list[Tensor] | None = None
+        """The embeddings of the held-out rows that belong to the models which the run leaves, as far as it is."""
         self._phi: list[Tensor] | None = None
         self._embeddings: dict[int, Bytes] = {}
         self._evaluations: dict[int, Bytes] = {}
@@ -231,22 +211,17 @@ class Server:
         with torch.no_grad():
             outputs = self._average.model.eval()(phi)
         self._check_finite("an output for the held-out rows", outputs)
-        held_out = torch.split(outputs, [plan.validation_rows, plan.test_rows])
-        validation, test = map(self._metrics, held_out, (self.labels.validation, self.labels.test))
         if self.pace is not None:
             self.pace.evaluated(Evaluation(t0, m, packet) for m, packet in packets.items())
-        self.evaluation = Evaluated(t0, self._metrics_in_training(), validation, test)
-
-    def _metrics_in_training(self) -> dict[str, float]:
-        """Of the rows that were seen so far."""
-        outputs = self._seen.get().to(self.plan.device)
-        seen = ~torch.isnan(outputs.reshape(self.plan.rows, -1)[:, 0])
-        return self._metrics(outputs[seen], self.labels.train[seen])
+        seen = self._seen.get().to(plan.device)
+        self.evaluation = evaluated(plan, self.labels, t0, outputs, seen)
+        if plan.patience:
+            self._stopping.see(t0, self.evaluation.validation)
+        if t0 == (self._stopping.best if plan.patience else plan.rounds - 1):
+            self.held_out = phi
 
     def _ended(self, t0: int) -> Replies:
         """The end, if this evaluation shows that nothing is to be gained any more, or was the last one."""
-        assert self.evaluation is not None
-        self._stopping.see(t0, self.evaluation.validation)
         best = self._stopping.best
         if best == t0:
             self._snapshots.take(t0)
@@ -255,9 +230,6 @@ class Server:
         self._snapshots.back_to(best)
         self._stopped = True
         return [(m, Stop(t0, best)) for m in range(1, self.plan.M + 1)]
-
-    def _metrics(self, outputs: Tensor, labels: Tensor) -> dict[str, float]:
-        return evaluate(self.plan.loss, outputs, labels) if len(labels) else {}
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a restart needs, also between two messages of a round; less when all is over."""
@@ -271,6 +243,7 @@ class Server:
             "loss": self.loss,
             "pace": self.pace.state_dict() if self.pace else None,
             "evaluation": asdict(self.evaluation) if self.evaluation else None,
+            "held_out": self.held_out,
             "stopping": {"rule": self._stopping.state_dict(), "models": self._snapshots.kept, "over": self._stopped},
             "phi": self._phi,
             "embeddings": {m: bytes(packet) for m, packet in self._embeddings.items()},
@@ -285,6 +258,7 @@ class Server:
         """Continue where `state_dict` was taken."""
         self.t0, self.loss = state["t0"], state["loss"]
         self.evaluation = Evaluated(**state["evaluation"]) if state["evaluation"] else None
+        self.held_out = state.get("held_out")
         self._stopping.load_state_dict(state["stopping"]["rule"])
         self._snapshots.kept, self._stopped = dict(state["stopping"]["models"]), state["stopping"]["over"]
         self.model.load_state_dict(state["model"])

@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
+from cvfl.protocol.learning.metrics import BETTER_LOW
 from cvfl.report.format import MB, PURPOSES, plain
 from cvfl.report.series import Curve, Series, Spread
 from cvfl.report.svg import INK, inline
@@ -42,7 +43,7 @@ _PARTS = {
 # In points. A phone shows a figure at about this width, where the text is then as large as it says.
 _WIDTH, _NARROW = 360.0, 310.0
 _FONT = 10.5
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "cvfl",
     "text.parse_math": False,  # a dollar in a name is a dollar
@@ -80,7 +81,7 @@ def _style(n: int) -> dict[str, Any]:
 def metric_by_epoch(series: Sequence[Series], metric: str, label: str, ident: str, target: float | None = None) -> str:
     """A test metric over epochs, with a line at the target of a study."""
     curves = [one.curve(lambda line: line.epoch, lambda line: line.test.get(metric)) for one in series]
-    return _lines(series, curves, ("epoch", label), ident, target=target)
+    return _lines(series, curves, ("epoch", label), ident, target=target, limits=_limits(metric))
 
 
 def metric_by_megabytes(
@@ -96,7 +97,12 @@ def metric_by_megabytes(
     ends = [curve.x[-1] for curve in curves if curve.x and curve.x[-1] > 0]
     log = bool(ends) and max(ends) > 5 * min(ends) if log is None else log
     labels = (f"MB sent in all{' (log)' if log else ''}", label)
-    return _lines(series, curves, labels, ident, log, target)
+    return _lines(series, curves, labels, ident, log, target, _limits(metric))
+
+
+def _limits(metric: str) -> tuple[float, float]:
+    """What a metric can be."""
+    return (0.0, math.inf) if metric in BETTER_LOW else (-math.inf if metric == "r2" else 0.0, 1.0)
 
 
 def loss_by_epoch(series: Sequence[Series], ident: str) -> str:
@@ -112,8 +118,8 @@ def time_by_round_trip(
     ident: str,
 ) -> str:
     """Seconds to the target over milliseconds a round trip: a colour a cell, dashed as computed, full as measured."""
-    with matplotlib.rc_context(_STYLE):
-        figure, axes = _axes(236)
+    with matplotlib.rc_context(STYLE):
+        figure, axes = new_axes(236)
         entries: list[tuple[Line2D | Patch, str]] = []
         for n, name in enumerate(computed):
             for kind, found, dash in (("computed", computed, _DASHES[1]), ("measured", measured, _DASHES[0])):
@@ -127,15 +133,15 @@ def time_by_round_trip(
         axes.set_xticks(round_trips, [str(t) for t in round_trips])
         axes.xaxis.set_minor_locator(NullLocator())
         _log_ticks(axes, "y", [value.mean for found in (computed, measured) for row in found.values() for value in row])
-        _legend(figure, entries)
+        legend(figure, entries)
         return inline(figure, ident, "seconds to target by round trip")
 
 
 def bytes_by_party(one: Series, widest: float, ident: str) -> str:
     """Bytes of each party, stacked by what they were for; `widest` is the largest total of the figures to compare."""
     parties = one.by_party()
-    with matplotlib.rc_context(_STYLE):
-        figure, axes = _axes(64 + 20 * len(parties))
+    with matplotlib.rc_context(STYLE):
+        figure, axes = new_axes(64 + 20 * len(parties))
         start = [0.0] * len(parties)
         counted = [part for part in _PARTS if any(getattr(sent, part) for sent in parties.values())]
         parts = [(PURPOSES.get(part, part), *_PARTS[part]) for part in counted]
@@ -147,21 +153,21 @@ def bytes_by_party(one: Series, widest: float, ident: str) -> str:
             axes.annotate(
                 f"{total:#.3g}".removesuffix("."), (total, row), (4, 0), textcoords="offset points", va="center"
             )
-        axes.set_yticks(range(len(parties)), [_short(name, 18) for name in parties])
+        axes.set_yticks(range(len(parties)), [short(name, 18) for name in parties])
         axes.set_ylim(len(parties) - 0.5, -0.5)
         axes.set_xlim(0, max(widest / MB, 1e-9) * 1.16)
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=_STEPS))
         axes.set_xlabel("MB")
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
-        _legend(figure, [(Patch(color=colour_, alpha=alpha, linewidth=0), name) for name, colour_, alpha in parts])
+        legend(figure, [(Patch(color=colour_, alpha=alpha, linewidth=0), name) for name, colour_, alpha in parts])
         return inline(figure, ident, f"Bytes by party and purpose: {one.label}")
 
 
 def error_by_round(series: Sequence[Series], role: str, ident: str) -> str:
     """Squared compression error of one role's message: measured, expected and bound. See `error_legend`."""
-    with matplotlib.rc_context(_STYLE):
-        figure, axes = _axes(170, _NARROW)
+    with matplotlib.rc_context(STYLE):
+        figure, axes = new_axes(170, _NARROW)
         ends: list[float] = []
         for n, one in enumerate(series):
             for part, dash in _ERRORS.items():
@@ -181,13 +187,13 @@ def error_by_round(series: Sequence[Series], role: str, ident: str) -> str:
 
 def error_legend(series: Sequence[Series], ident: str) -> str:
     """The legend that the figures of `error_by_round` share."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(_WIDTH / 72, 4 / 72), facecolor="none")
         entries: list[tuple[Line2D | Patch, str]] = [
             (Line2D([], [], **_style(n) | {"linestyle": "-"}), one.label) for n, one in enumerate(series) if one.lossy
         ]
         entries += [(Line2D([], [], color=INK, linestyle=_ERRORS[part]), part) for part in ("expected", "bound")]
-        _legend(figure, entries)
+        legend(figure, entries)
         return inline(figure, ident, "Legend: a colour for each run, a line style for each figure")
 
 
@@ -202,9 +208,10 @@ def _lines(
     ident: str,
     log: bool = False,
     target: float | None = None,
+    limits: tuple[float, float] = (-math.inf, math.inf),
 ) -> str:
-    with matplotlib.rc_context(_STYLE):
-        figure, axes = _axes(236)
+    with matplotlib.rc_context(STYLE):
+        figure, axes = new_axes(236)
         entries: list[tuple[Line2D | Patch, str]] = []
         for n, (one, curve) in enumerate(zip(series, curves, strict=True)):
             style, points = _style(n), len(curve.x)
@@ -218,17 +225,19 @@ def _lines(
             style = {"color": INK, "linestyle": _DOTS, "linewidth": 1.2}
             axes.axhline(target, **style)
             entries.append((Line2D([], [], **style), f"target {target:g}"))
-        axes.set(xlabel=labels[0], ylabel=labels[1])
+        bottom, top = axes.get_ylim()
+        axes.set(xlabel=labels[0], ylabel=labels[1], ylim=(max(bottom, limits[0]), min(top, limits[1])))
         longest = max((curve.x[-1] for curve in curves if curve.x), default=0)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=longest >= 5, steps=_STEPS))
         if log:
             axes.set_xscale("log")
             _log_ticks(axes, "x", [x for curve in curves for x in curve.x])
-        _legend(figure, entries)
+        legend(figure, entries)
         return inline(figure, ident, f"{labels[1]} by {labels[0]}")
 
 
-def _axes(height: float, width: float = _WIDTH) -> tuple[Figure, Axes]:
+def new_axes(height: float, width: float = _WIDTH) -> tuple[Figure, Axes]:
+    """A figure of this size in points, and its axes."""
     figure = Figure(figsize=(width / 72, height / 72), layout="constrained", facecolor="none")
     return figure, figure.add_subplot(facecolor="none")
 
@@ -239,11 +248,11 @@ def _every(points: int, n: int) -> tuple[int, int]:
     return (n * max(1, step // 4)) % step, step
 
 
-def _legend(figure: Figure, entries: Sequence[tuple[Line2D | Patch, str]]) -> None:
+def legend(figure: Figure, entries: Sequence[tuple[Line2D | Patch, str]]) -> None:
     """Put the legend above the axes, in as many columns as fit, and make room for it."""
     if not entries:
         return
-    labels = [_short(label, 50) for _, label in entries]
+    labels = [short(label, 50) for _, label in entries]
     columns = max(1, min(len(labels), int(_WIDTH / (44 + 0.62 * _FONT * max(map(len, labels))))))
     rows = math.ceil(len(labels) / columns)
     columns = math.ceil(len(labels) / rows)  # four entries are two and two rather than three and one
@@ -273,5 +282,6 @@ def _log_ticks(axes: Axes, side: str, values: Sequence[float]) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _short(text: str, limit: int) -> str:
+def short(text: str, limit: int) -> str:
+    """Text of at most so many characters."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -10,7 +10,10 @@ NOTHING = "–"
 NOT_RECORDED = "not recorded"
 PURPOSES = {"training": "training", "evaluation": "evaluation", "alignment": "alignment", "setup": "set-up"}
 """What bytes are for, as people write it."""
-METRICS = {"roc_auc": "ROC AUC", "f1": "F1", "rmse": "RMSE", "top5": "top-5 accuracy"}
+METRICS = {"roc_auc": "ROC AUC", "f1": "F1", "rmse": "RMSE", "mae": "MAE", "r2": "R²", "top5": "top-5 accuracy"} | {
+    "average_precision": "average precision",
+    "brier": "Brier score",
+}
 Form = Callable[[float], str]
 """A way to write the numbers of a column."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cvfl.errors import DataError
 from cvfl.report import figures
+from cvfl.report.analysis import analysis_sections
 from cvfl.report.certificate import certificate_section, is_certified
 from cvfl.report.format import NOT_RECORDED, NOTHING, Form, amount, megabytes, metric_label, share
 from cvfl.report.html import Details, Figures, Heading, Page, Section, write_page
@@ -47,6 +48,7 @@ def _page(series: tuple[Series, ...], title: str | None, study: StudyPart | None
         *([target_section(study.tables)] if study else []),
         results_section(compared),
         *([references_section(series)] if any(one.first.references for one in series) else []),
+        *_quality(series, idents),
         _learning(series, idents, study),
         _bytes(series, idents),
     ]
@@ -60,8 +62,32 @@ def _page(series: tuple[Series, ...], title: str | None, study: StudyPart | None
         sections.append(_leakage(series))
     sections.append(_details(series))
     things = "settings" if any(len(one.runs) > 1 for one in series) else "runs"
-    names = f"{len(series)} {things} compared" if len(series) > 1 else series[0].label
+    names = f"{len(series)} {things} compared" if len(series) > 1 else _title(series[0])
     return Page(title or names, _lede([run for one in series for run in one.runs]), sections, headline(compared))
+
+
+def _title(one: Series) -> str:
+    """Who has trained what, and when; of runs that do not say so their name."""
+    run = one.first
+    if not run.date:
+        return one.label
+    data = run.config.get("data", {}).get("name")
+    labels = [party["label"] for party in run.config.get("party", {}).values() if party.get("label")]
+    parties = list(run.sent.by_party)
+    names = ", ".join(parties[:4]) + (f" and {len(parties) - 4} more" if len(parties) > 4 else "")
+    return f"{names}: {', '.join(labels) or data or one.label}, {run.date}"
+
+
+def _quality(series: Sequence[Series], idents: Iterator[str]) -> list[Section]:
+    """How good the models of a run are; of several runs each has its own page."""
+    runs = [run for one in series for run in one.runs]
+    if len(runs) > 1:
+        return []
+    if runs[0].analysis:
+        return analysis_sections(runs[0].analysis, idents, runs[0].classes)
+    if runs[0].config.get("privacy", {}).get("labels", "shared") not in ("shared", "server"):
+        return [Section("Quality", ["Labels stay with a party: how good the models are on test rows is told there."])]
+    return []
 
 
 def target_section(tables: Sequence[Table]) -> Section:
@@ -76,6 +102,8 @@ def _lede(runs: Sequence[Run]) -> str:
     parties = max(len(run.sent.by_party) for run in runs)
     versions = sorted({run.versions["cvfl"] for run in runs if "cvfl" in run.versions})
     found = [f"{len(runs)} run{'s' * (len(runs) > 1)}", f"{parties} {'party' if parties == 1 else 'parties'}"]
+    if len(runs) == 1 and runs[0].date:
+        found.insert(0, runs[0].name)
     return " · ".join([*found, *(f"cvfl {version}" for version in versions)])
 
 

@@ -32,6 +32,11 @@ from cvfl.report.series import Series, Spread
 from cvfl.report.table import Cell, Table, Text, Value, column
 from cvfl.runs.record import Run, Sent
 
+_AS_LAST_SEEN = (
+    "Training rows are scored as they were last seen in training, each by the models of that round: the figure lags "
+    "behind, and is not to be compared with that of test rows to the last digit."
+)
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -95,7 +100,7 @@ def _one(one: Series) -> list[Card]:
         Card(
             f"Test {metric_label(one.first.metric)}",
             score(test.mean) if test else NOTHING,
-            f"train {score(train.mean)}" if train else "not evaluated",
+            f"training rows, as last seen: {score(train.mean)}" if train else "not evaluated",
         ),
         Card("Sent in all", f"{mb(sent.total)} MB", shares(sent.purposes)),
         Card("Sent in training", f"{mb(sent.training)} MB", f"{mb(sent.up)} up, {mb(sent.down)} down"),
@@ -143,7 +148,7 @@ def _cheapest(series: Sequence[Series], reached: Mapping[str, float], metric: st
 def results_section(compared: Comparison) -> Section:
     """The table of results with its explanation, and every seed where there are several."""
     many, seeds = len(compared.series) > 1, any(len(one.runs) > 1 for one in compared.series)
-    about = ["1 MB is 1,000,000 bytes, counted where frames leave a process."]
+    about = ["1 MB is 1,000,000 bytes, counted where frames leave a process. " + _AS_LAST_SEEN]
     if many:
         about.append("Bold is the best of a column.")
     if compared.baseline:
@@ -182,7 +187,7 @@ def _columns(
             for one, n in zip(series, colours, strict=True)
         ],
         f"Test {name}": _score_column(compared, series, "test", fair),
-        f"Train {name}": _score_column(compared, series, "train", fair),
+        f"Training {name}, as last seen": _score_column(compared, series, "train", fair),
         "Rounds": [f"{one.first.rounds:,}" for one in series],
     }
     if any(one.first.account for one in series):

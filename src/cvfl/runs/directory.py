@@ -5,6 +5,7 @@ RUN/metrics.jsonl       one line a round; evaluations and measured errors on the
 RUN/summary.json        the figures that people quote
 RUN/parameters/         final parameters, one .safetensors a role; how a party's columns became numbers
 RUN/report.html         the same for the eye
+RUN/analysis.json       how good the models are on test rows, and what each party brings
 RUN/audit.json          what a curious role could learn, once `cvfl audit` was there
 RUN/state/              what a run that is not complete needs to be taken up again
 """
@@ -30,6 +31,7 @@ from cvfl.data.tables.prepare import Preparation
 from cvfl.errors import ConfigError, writing
 from cvfl.privacy import Aligned
 from cvfl.protocol import Certificate, Measured, Plan
+from cvfl.runs.analysis import Analysis, write_analysis
 from cvfl.runs.journal import Journal, write_whole
 from cvfl.runs.record import Certified, CompressionError, Round, Sent
 from cvfl.runtime import Meter, RoundReport, Traffic
@@ -69,8 +71,9 @@ class RunDirectory:
         summary: Mapping[str, Any],
         models: Mapping[str, nn.Module],
         preparations: Mapping[str, Preparation] | None = None,
+        analysis: Analysis | None = None,
     ) -> None:
-        """Write what a run leaves at its end: each role's model, how columns became numbers, and the summary."""
+        """Write what a run leaves at its end: each role's model, how columns became numbers, figures and summary."""
         folder = self.path / "parameters"
         with writing(self.path):
             folder.mkdir(exist_ok=True)
@@ -78,6 +81,8 @@ class RunDirectory:
                 (folder / f"{name}.safetensors").write_bytes(serialised(model))
             for name, preparation in (preparations or {}).items():
                 preparation.save(folder / f"{name}.preparation")
+            if analysis:
+                write_analysis(analysis, self.path)
             write_whole(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
 
     def close(self, completed: bool) -> None:

@@ -1,4 +1,4 @@
-"""Reads a run directory back: summary.json, metrics.jsonl and audit.json in, one frozen record out.
+"""Reads a run directory back: summary.json, metrics.jsonl, analysis.json and audit.json in, one frozen record out.
 
 A file that is missing or not as written is refused by name, and within metrics.jsonl by line.
 """
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from cvfl.errors import DataError
+from cvfl.runs.analysis import read_analysis
 from cvfl.runs.audit import read_audit
 from cvfl.runs.record import Record, Round, Run
 
@@ -44,6 +45,7 @@ def read_run(directory: Path) -> Run:
             "settings": dict(flattened(config)) if isinstance(config, dict) else {},
             "round_seconds": _round_seconds(history) if seconds is None else seconds,
             "audit": read_audit(directory),
+            "analysis": read_analysis(directory),
         }
     return _checked(Run, summary, str(path))
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 from pydantic_core import PydanticCustomError
 
 from cvfl.privacy.account import Account
+from cvfl.runs.analysis import Analysis
 from cvfl.runs.audit import Audit
 
 
@@ -145,7 +146,8 @@ class Summary(Record):
     """The figures that people quote of a run; `round_seconds` is only in published records, which have few rounds.
 
     `kept` is the round whose models a run has left that may stop by itself. Runs of the same `split` hold out the same
-    rows.
+    rows. `threshold` is the probability from which on a row counts as positive, `units` are those of a label that is a
+    quantity: offset and scale.
     """
 
     name: str
@@ -156,6 +158,10 @@ class Summary(Record):
     metrics: Scores
     best: Best | None = None
     kept: int | None = None
+    threshold: Number | None = None
+    units: Annotated[dict[str, Number], _EMPTY] = {}
+    classes: list[str] = []
+    date: str = ""
     rows: dict[str, int] = {}
     split: str | None = None
     sent: SentInAll = Field(alias="bytes")
@@ -171,11 +177,12 @@ class Summary(Record):
 
 
 class Run(Summary):
-    """A run directory: its summary, all its rounds, its configuration as text under dotted keys, and its audit."""
+    """A run directory: its summary, all its rounds, its configuration as text under dotted keys, what was found."""
 
     history: tuple[Round, ...]
     settings: dict[str, str]
     audit: Audit | None = None
+    analysis: Analysis | None = None
 
     @property
     def compressed(self) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from cvfl import theory
 from cvfl.config.schema import RunConfig
 from cvfl.privacy.account import account
-from cvfl.protocol import Recipe
+from cvfl.protocol import Loss, Recipe
+from cvfl.protocol.learning.decision import HALF
 from cvfl.protocol.learning.metrics import BETTER_LOW, headline
 from cvfl.protocol.learning.stopping import Stopping
 from cvfl.runs.directory import PARTS, sent_by_party, versions
@@ -47,6 +49,8 @@ def summarise(
         metrics=Scores(**_scores(left[-1] if left else {})),
         best=_best(evaluated, metric),
         **kept,
+        **_threshold(config, plan.loss, left[-1] if left else {}),
+        date=datetime.now(UTC).date().isoformat(),
         rows={"train": plan.rows, "validation": plan.validation_rows, "test": plan.test_rows},
         bytes=SentInAll(**dict(sent), total=sent.total, by_party=sent_by_party(meter.parties, recipe.names)),
         formula_bytes=formula_bytes(recipe, len(history)),
@@ -57,6 +61,15 @@ def summarise(
         config=config.model_dump(mode="json"),
         versions=versions(),
     ).model_dump(by_alias=True, exclude_unset=True)
+
+
+def _threshold(config: RunConfig, loss: Loss, line: Mapping[str, Any]) -> dict[str, Any]:
+    """From which probability on a row is positive, where there are two classes: as chosen, as given, or a half."""
+    if loss is not Loss.BINARY:
+        return {}
+    given = config.decision.threshold
+    usual = given if isinstance(given, float) else HALF
+    return {"threshold": line.get("validation", {}).get("threshold", usual)}
 
 
 def _scores(line: Mapping[str, Any]) -> dict[str, dict[str, float]]:

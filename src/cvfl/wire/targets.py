@@ -1,14 +1,16 @@
 """Targets as bytes: what each shared row is for, and labels, near their entropy.
 
-    u8 loss, labels and parts | varint outputs, rows, labels | [parts] | [labels] | [tables | code]
+    u8 loss, labels and parts | varint outputs, rows, labels | [units] | [parts] | [labels] | [tables | code]
 
 What a row is for has two bits, packed or in the code, whichever is shorter. Labels that are whole numbers, as classes
 are, are in the code, too; others are floats, of 32 bits if that is all they have. The code is that of a packet. There
-is nothing before it to learn from, so its models start from tables that say how frequent each symbol is.
+is nothing before it to learn from, so its models start from tables that say how frequent each symbol is. Units are two
+floats: what is added to a label, once it is multiplied by the other, to have the quantity that it stands for.
 """
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +32,8 @@ _PART = 2
 """Bits that say what a row is for."""
 _NONE, _CODED, _SINGLE, _DOUBLE = range(4)
 _FLOATS: dict[int, np.dtype[np.floating]] = {_SINGLE: np.dtype("<f4"), _DOUBLE: np.dtype("<f8")}
-_CODED_PARTS = 0x20
+_CODED_PARTS, _WITH_UNITS = 0x20, 0x40
+_UNITS = struct.Struct("<dd")
 _LARGEST = (1 << 16) - 1
 _TABLED = 256
 """From here on a symbol is too large for a table."""
@@ -43,7 +46,8 @@ Symbols = NDArray[np.int32]
 class Targets:
     """From the label holder: what each shared row is for, and labels, in the order of the rows.
 
-    `parts` is one byte a row; `labels` are float64, of the training rows only when a party receives them.
+    `parts` is one byte a row; `labels` are float64, of the training rows only when a party receives them. `units` are
+    offset and scale of a quantity, or nothing.
     """
 
     m: int
@@ -51,14 +55,16 @@ class Targets:
     outputs: int
     parts: Bytes
     labels: Bytes
+    units: tuple[float, ...] = ()
 
 
 def encode_targets(targets: Targets) -> bytes:
     """The body of the message."""
     parts, labels = np.frombuffer(targets.parts, dtype=np.uint8), np.frombuffer(targets.labels, dtype="<f8")
     how, rows = _form(labels), len(parts)
-    first = targets.loss | how << 3
+    first = targets.loss | how << 3 | (_WITH_UNITS if targets.units else 0)
     numbers = b"".join(varint(number) for number in (targets.outputs, rows, len(labels)))
+    numbers += _UNITS.pack(*targets.units) if targets.units else b""
     floats = labels.astype(_FLOATS[how]).tobytes() if how in _FLOATS else b""
     classes = [(labels.astype(np.int32), int(labels.max()))] if how == _CODED else []
     highest = b"".join(varint(high) for _, high in classes)
@@ -74,10 +80,11 @@ def decode_targets(body: memoryview, m: int) -> Targets:
     (first,) = reader.take(1, "targets")
     loss, how, in_code = first & 7, first >> 3 & 3, bool(first & _CODED_PARTS)
     outputs, rows, count = (reader.varint() for _ in range(3))
-    if first >> 6 or outputs > _LARGEST or (count == 0) != (how == _NONE):
+    if first >> 7 or outputs > _LARGEST or (count == 0) != (how == _NONE):
         raise DecodeError("targets of an unknown form")
     if rows > min(MAX_ROWS, ROWS_A_BYTE * len(body)) or count > rows:
         raise DecodeError(f"{rows} rows and {count} labels in {len(body)} bytes of targets")
+    units = _UNITS.unpack(reader.take(_UNITS.size, "units")) if first & _WITH_UNITS else ()
     parts = b"" if in_code else unpack(reader.take(packed_size(rows, _PART), "parts"), _PART, rows).tobytes()
     labels = b""
     if dtype := _FLOATS.get(how):
@@ -90,7 +97,7 @@ def decode_targets(body: memoryview, m: int) -> Targets:
         parts = found.pop(0).astype(np.uint8).tobytes()
     if how == _CODED:
         labels = found.pop().astype("<f8").tobytes()
-    return Targets(m, loss, outputs, parts, labels)
+    return Targets(m, loss, outputs, parts, labels, units)
 
 
 def _form(labels: NDArray[np.float64]) -> int:

@@ -7,7 +7,7 @@ from sklearn import datasets
 from torch import Tensor
 
 from cvfl.data.vertical import VerticalData, quadrants, split_columns
-from cvfl.protocol import Loss
+from cvfl.protocol import Loss, Units
 from cvfl.rng import SPLIT, stream
 
 BUILTIN = {
@@ -32,6 +32,7 @@ def load_builtin(name: str, parties: int, seed: int, test_share: float, dtype: t
     test, train = order[:held_out], order[held_out:]
     x = _standardised(x, train)
     labels = loss.labels(_standardised(y.to(dtype)[:, None], train)[:, 0] if loss is Loss.SQUARED else y, dtype)
+    known = y.to(dtype)[train]
     parts = quadrants(x.reshape(-1, 8, 8)) if name == "digits" and parties == 4 else split_columns(x, parties)
     return VerticalData(
         names=_ORGANISATIONS[:parties] if parties <= 4 else tuple(f"party{m}" for m in range(1, parties + 1)),
@@ -40,6 +41,7 @@ def load_builtin(name: str, parties: int, seed: int, test_share: float, dtype: t
         train_labels=labels[train],
         test_labels=labels[test],
         loss=loss,
+        units=Units(float(known.mean()), float(known.std())) if loss is Loss.SQUARED else Units(),
     )
 
 

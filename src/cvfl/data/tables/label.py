@@ -20,7 +20,7 @@ from torch import Tensor
 from cvfl.data.tables.spellings import type_key
 from cvfl.data.tables.table import Categories, Kind, Table
 from cvfl.errors import DataError, suggest
-from cvfl.protocol import Loss
+from cvfl.protocol import Loss, Units
 
 MAX_NUMBERED_CLASSES = 20
 """A label of whole numbers is a class up to this many different ones, and a quantity beyond."""
@@ -49,13 +49,15 @@ class Label:
         """How many rows have no label."""
         return int((~self.known).sum())
 
-    def tensor(self, rows: NDArray[np.int64], train: int, dtype: torch.dtype) -> Tensor:
-        """The labels of these rows; quantities are standardised on the first `train` of them."""
-        chosen = self.values[rows]
+    def tensor(self, rows: NDArray[np.int64], train: int, dtype: torch.dtype) -> tuple[Tensor, Units]:
+        """The labels of these rows; quantities are standardised on the first `train` of them, from these units."""
+        chosen, units = self.values[rows], Units()
         self._check_classes(chosen, train)
         if self.loss is Loss.SQUARED:
-            chosen = StandardScaler().fit(chosen[:train, None]).transform(chosen[:, None])[:, 0]
-        return self.loss.labels(torch.from_numpy(chosen), dtype)
+            scaler = StandardScaler().fit(chosen[:train, None])
+            units = Units(float(scaler.mean_[0]), float(scaler.scale_[0]))
+            chosen = scaler.transform(chosen[:, None])[:, 0]
+        return self.loss.labels(torch.from_numpy(chosen), dtype), units
 
     def _check_classes(self, shared: NDArray[np.float64] | NDArray[np.int64], train: int) -> None:
         """Every class that is shared has a training row; so do both of two."""

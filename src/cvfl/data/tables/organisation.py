@@ -138,7 +138,8 @@ def assemble(
         preparations[table.party.name], x = table.prepared(at[order], sizes[Part.TRAIN], dtype)
         split.append(torch.split(x, sizes))
     label, at = next((table.label, at) for table, at in zip(tables, places, strict=True) if table.label)
-    labels = torch.split(label.tensor(at[order], sizes[Part.TRAIN], dtype), sizes)
+    told, units = label.tensor(at[order], sizes[Part.TRAIN], dtype)
+    labels = torch.split(told, sizes)
     for table, own in zip(tables, split, strict=True):
         table.compare(preparations[table.party.name], own[Part.TRAIN], labels[Part.TRAIN], label.loss)
     data = VerticalData(
@@ -151,5 +152,6 @@ def assemble(
         validation=tuple(x[Part.VALIDATION] for x in split) if sizes[Part.VALIDATION] else (),
         validation_labels=labels[Part.VALIDATION],
         categories=tuple(preparation.categories for preparation in preparations.values()),
+        units=units,
     )
     return Assembled(data, preparations, label.classes)

@@ -81,8 +81,7 @@ class ServerRows(ABC):
         aside = 0 if self.config.budget is None else around(self.config, facts, ids, recipe.plan.evaluations)
         if self._labels is None:
             return server_machine(recipe, None, recipe.codecs(folder))
-        parts = {part: y.to(recipe.plan.device) for part, y in vars(self._labels).items()}
-        return server_machine(recipe, Labels(**parts), recipe.codecs(folder), aside)
+        return server_machine(recipe, self._labels.to(recipe.plan.device), recipe.codecs(folder), aside)
 
 
 class NamedLabels(ServerRows):
@@ -133,13 +132,13 @@ class TableLabels(ServerRows):
         if not self._holder:
             typed = told.loss.labels(told.labels, getattr(torch, self.config.precision))
             train, validation, test = torch.split(typed, told.sizes)
-            self._labels = Labels(train, test, validation)
+            self._labels = Labels(train, test, validation, told.units)
         self._known = replace(targets, parts=bytes(targets.parts), labels=bytes(targets.labels))
 
     def passed_on(self, targets: Targets) -> Targets:
-        """Algorithm 1 shares the training labels with all parties; Algorithm 2 does not."""
+        """Algorithm 1 shares the training labels with all parties; Algorithm 2 does not. Nobody needs their units."""
         train = self._sizes[0] if self._sizes and self.config.algorithm == 1 else 0
-        return replace(targets, m=0, labels=bytes(targets.labels[: 8 * train]))
+        return replace(targets, m=0, labels=bytes(targets.labels[: 8 * train]), units=())
 
     def state(self) -> dict[str, Any]:
         """The targets."""
@@ -148,4 +147,4 @@ class TableLabels(ServerRows):
 
     def restore(self, state: dict[str, Any]) -> None:
         """The targets again."""
-        self.accept(Targets(**state))
+        self.accept(Targets(**state | {"units": tuple(state.get("units", ()))}))

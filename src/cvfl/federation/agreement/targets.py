@@ -6,7 +6,7 @@ the labels that the loss takes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from cvfl.config.sections import DataConfig
 from cvfl.data.tables.split import LEFT_OUT, Part
 from cvfl.errors import RemoteProtocolError
-from cvfl.protocol import Loss
+from cvfl.protocol import Loss, Units
 from cvfl.wire.targets import Targets
 
 LOSSES = tuple(Loss)
@@ -28,12 +28,13 @@ _DEVIATIONS = 6
 
 @dataclass(frozen=True)
 class Told:
-    """Targets that were checked: the part of each row, the loss, and labels of training rows first."""
+    """Targets that were checked: the part of each row, the loss, and labels of training rows first, in these units."""
 
     parts: NDArray[np.int8]
     loss: Loss
     outputs: int
     labels: Tensor
+    units: Units = field(default_factory=Units)
 
     @property
     def sizes(self) -> list[int]:
@@ -44,7 +45,13 @@ class Told:
 def write_targets(told: Told, with_labels: bool) -> Targets:
     """The message; without labels when they stay where they are."""
     labels = label_bytes(told.labels) if with_labels else b""
-    return Targets(0, LOSSES.index(told.loss), told.outputs, told.parts.tobytes(), labels)
+    units = units_told(told.loss, told.units) if with_labels else ()
+    return Targets(0, LOSSES.index(told.loss), told.outputs, told.parts.tobytes(), labels, units)
+
+
+def units_told(loss: Loss, units: Units) -> tuple[float, ...]:
+    """The units of labels as a message has them: classes have none."""
+    return (units.offset, units.scale) if loss is Loss.SQUARED else ()
 
 
 def label_bytes(labels: Tensor) -> bytes:
@@ -65,7 +72,7 @@ def read_targets(
     if (outputs > 1) != (loss is Loss.MULTICLASS):
         raise RemoteProtocolError(f"{who}: {outputs} outputs for the {loss} loss")
     given = torch.from_numpy(np.frombuffer(targets.labels, dtype="<f8").astype(np.float64))
-    told = Told(parts, loss, outputs, given)
+    told = Told(parts, loss, outputs, given, _units(targets, loss, who))
     expected = sum(told.sizes[part] for part in labels)
     if len(given) != expected:
         raise RemoteProtocolError(f"{who}: {len(given)} labels for {sum(told.sizes)} rows, {expected} were expected")
@@ -74,6 +81,16 @@ def read_targets(
         raise RemoteProtocolError(f"{who}: labels that the {loss} loss does not take")
     _check_shares(told, who, data)
     return told
+
+
+def _units(targets: Targets, loss: Loss, who: str) -> Units:
+    """What was told of them: of classes, and to a party, nothing is."""
+    if not targets.units:
+        return Units()
+    units = Units(*targets.units)
+    if loss is not Loss.SQUARED or not (abs(units.offset) <= _LARGEST and 0 < units.scale <= _LARGEST):
+        raise RemoteProtocolError(f"{who}: units that labels of the {loss} loss cannot have")
+    return units
 
 
 def _check_shares(told: Told, who: str, data: DataConfig) -> None:

@@ -14,7 +14,7 @@ from cvfl.compress import build
 from cvfl.config.schema import RunConfig
 from cvfl.errors import CvflError, LocalProtocolError, RemoteProtocolError
 from cvfl.federation.build import Facts
-from cvfl.protocol import Certificate, Loss
+from cvfl.protocol import Certificate, Decision, Loss
 from cvfl.wire.control import MOST_CERTIFICATES, Offer
 
 Line = TypeVar("Line")
@@ -32,6 +32,8 @@ def terms_of(config: RunConfig) -> dict[str, Any]:
     values = config.model_dump(mode="json", exclude=NOT_TERMS)
     if values["budget"] is None:  # as runs were that did not know of it: they go on, and nothing more is sent
         del values["budget"]
+    if config.decision == Decision():  # likewise
+        del values["decision"]
     data = {f"data.{key}": value for key, value in values.pop("data").items() if key not in NOT_TERMS_OF_DATA}
     parties = {"parties": list(config.party)} if config.data.name is None else {}
     return values | data | parties

@@ -33,8 +33,8 @@ class Average:
         with torch.no_grad():
             for mean, new in zip(self.model.parameters(), self._trained.parameters(), strict=True):
                 mean.lerp_(new, 1 - keep)
-            for mean, new in zip(self.model.buffers(), self._trained.buffers(), strict=True):
-                mean.copy_(new)
+            for statistic, now in zip(self.model.buffers(), self._trained.buffers(), strict=True):
+                statistic.copy_(now)
 
     def state_dict(self) -> dict[str, Any]:
         """What a restart needs besides the model."""

@@ -1,4 +1,8 @@
-"""How good the outputs are: loss, accuracy, top-5, F1, ROC-AUC for classes; loss and RMSE for numbers."""
+"""How good the outputs are: loss, accuracy, top-5, F1, ROC AUC for classes; loss, RMSE, MAE and R² for numbers.
+
+The loss is that of training. F1 and accuracy of two classes are those of decisions at a threshold, RMSE and MAE are in
+the label's own units.
+"""
 
 from __future__ import annotations
 
@@ -6,38 +10,48 @@ import math
 
 import numpy as np
 import torch
-from sklearn.metrics import accuracy_score, f1_score, roc_auc_score, top_k_accuracy_score
+from sklearn.metrics import accuracy_score, f1_score, r2_score, roc_auc_score, top_k_accuracy_score
 from torch import Tensor
 
+from cvfl.protocol.learning.decision import Decided
 from cvfl.protocol.learning.losses import Loss
+from cvfl.protocol.learning.units import Units
 
-BETTER_LOW = frozenset({"loss", "rmse"})
+BETTER_LOW = frozenset({"loss", "rmse", "mae"})
 METRICS = {
-    Loss.SQUARED: ("loss", "rmse"),
+    Loss.SQUARED: ("loss", "rmse", "mae", "r2"),
     Loss.BINARY: ("loss", "accuracy", "f1", "roc_auc"),
     Loss.MULTICLASS: ("loss", "accuracy", "f1", "top5", "roc_auc"),
 }
 """What `evaluate` may find, by loss."""
 
 
-def evaluate(loss: Loss, outputs: Tensor, labels: Tensor) -> dict[str, float]:
+def evaluate(
+    loss: Loss, outputs: Tensor, labels: Tensor, decided: Decided | None = None, units: Units | None = None
+) -> dict[str, float]:
     """All metrics that the task has; one that is not defined for these labels is left out."""
     value = float(loss(outputs, labels))
-    y = labels.cpu().numpy()
+    y, decided = labels.cpu().numpy(), decided or Decided()
     match loss:
         case Loss.SQUARED:
-            return {"loss": value, "rmse": math.sqrt(value)}
+            metrics = _quantity(math.sqrt(value), outputs, labels, units or Units())
         case Loss.BINARY:
-            logits = outputs.reshape(-1).cpu().numpy()
-            metrics = {
-                "accuracy": accuracy_score(y, logits > 0),
-                "f1": f1_score(y, logits > 0, zero_division=0.0),
-            }
+            p = decided.probabilities(loss, outputs)
+            chosen = p >= decided.threshold
+            metrics = {"accuracy": accuracy_score(y, chosen), "f1": f1_score(y, chosen, zero_division=0.0)}
             if len(np.unique(y)) == 2:
-                metrics["roc_auc"] = roc_auc_score(y, logits)
+                metrics["roc_auc"] = roc_auc_score(y, outputs.reshape(-1).cpu().numpy())
         case Loss.MULTICLASS:
             metrics = _multiclass(torch.softmax(outputs.double(), 1).cpu().numpy(), y)
     return {"loss": value} | {name: float(figure) for name, figure in metrics.items()}
+
+
+def _quantity(rmse: float, outputs: Tensor, labels: Tensor, units: Units) -> dict[str, float]:
+    z, y = (values.detach().cpu().double().reshape(-1) for values in (outputs, labels))
+    metrics = {"rmse": units.scale * rmse, "mae": units.scale * float((z - y).abs().mean())}
+    if bool((y != y[0]).any()):
+        metrics["r2"] = r2_score(y.numpy(), z.numpy())
+    return metrics
 
 
 def _multiclass(

@@ -1,0 +1,64 @@
+"""What an evaluation finds, and the labels that it compares outputs with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from cvfl.protocol.learning.decision import Decided
+from cvfl.protocol.learning.losses import Loss
+from cvfl.protocol.learning.metrics import evaluate
+from cvfl.protocol.learning.units import Units
+from cvfl.protocol.plan import Plan
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels of the training, the test and the validation rows, and the units that they had."""
+
+    train: Tensor
+    test: Tensor
+    validation: Tensor
+    units: Units = field(default_factory=Units)
+
+    def to(self, device: torch.device) -> Labels:
+        """The same on this device."""
+        return Labels(self.train.to(device), self.test.to(device), self.validation.to(device), self.units)
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Metrics after a round: on the held-out rows, and on the training rows as they were last seen in training.
+
+    Without validation or test rows there are no metrics of them. Of two classes those of validation rows have the
+    `threshold` that was chosen on them.
+    """
+
+    t0: int
+    train: dict[str, float]
+    validation: dict[str, float]
+    test: dict[str, float]
+
+
+def evaluated(plan: Plan, labels: Labels, t0: int, outputs: Tensor, seen: Tensor) -> Evaluated:
+    """Of the outputs for held-out rows, and those of training rows that were seen so far; of others they are NaN."""
+    validation, test = torch.split(outputs, [plan.validation_rows, plan.test_rows])
+    decided = plan.decision.fit(plan.loss, validation, labels.validation)
+
+    def metrics(outputs: Tensor, labelled: Tensor) -> dict[str, float]:
+        return evaluate(plan.loss, outputs, labelled, decided, labels.units) if len(labelled) else {}
+
+    known = ~torch.isnan(seen.reshape(plan.rows, -1)[:, 0])
+    chosen = {"threshold": decided.threshold} if _chosen(plan, decided) else {}
+    return Evaluated(
+        t0,
+        metrics(seen[known], labels.train[known]),
+        metrics(validation, labels.validation) | chosen,
+        metrics(test, labels.test),
+    )
+
+
+def _chosen(plan: Plan, decided: Decided) -> bool:
+    return plan.loss is Loss.BINARY and decided.fitted
