@@ -449,6 +449,11 @@ def test_an_encoding_can_be_told(from_csv: Callable[..., Table]) -> None:
     assert message in refusal(lambda: from_csv(b"a,b\n1,\xff\n", encoding="utf-8"))
 
 
+def test_a_letter_of_another_encoding_at_the_very_end(from_csv: Callable[..., Table]) -> None:
+    assert from_csv("a,b\n1,Köln\n2,Orly é".encode("cp1252")).categories("b").values == ("Köln", "Orly é")
+    assert from_csv("a,b\n1,x\n2,Orly é".encode("cp1252")).categories("b").values == ("Orly é", "x")
+
+
 def test_a_packed_file_that_ends_too_soon(from_csv: Callable[..., Table]) -> None:
     whole = gzip.compress(b"a,b\n" + b"1,2\n" * 1000)
     assert "the packed file is damaged" in refusal(lambda: from_csv(whole[:-12]))

@@ -113,6 +113,7 @@ def _fits(source: CsvFile) -> bool:
         with source.open() as file:
             for block in iter(lambda: file.read(_BLOCK), b""):
                 decoder.decode(block)
+        decoder.decode(b"", final=True)
     except UnicodeError:
         return False
     return True
