@@ -79,7 +79,7 @@ def loaded(folder: Path, *changes: str):
 
 
 def test_rows_of_the_same_person_meet(folder):
-    result = loaded(folder, "data.prepare.standardise=false", "data.prepare.rare=0")
+    result = loaded(folder, "data.prepare.scale=none", "data.prepare.rare=0")
     data = result.data
     everyone = people()
     assert result.aligned.common == 70
@@ -175,7 +175,7 @@ def test_the_latest_rows_are_held_out(folder, kind):
     everyone["when"] = days if kind == "number" else [str(date(2024, 1, 1) + timedelta(days=day)) for day in days]
     write_csv(folder / "bank.csv", pick(everyone, "ID", "age", "when", "y"), list(range(100)))
     shares = ("data.test_share=0.2", "data.validation_share=0.2", "data.split_by=when", "party.bank.exclude=['when']")
-    shares += ("data.prepare.standardise=false",)
+    shares += ("data.prepare.scale=none",)
     data, again = loaded(folder, *shares).data, loaded(folder, *shares, "data.split_seed=5").data
     by_day = sorted(range(30, 100), key=lambda i: days[i])
     ages = [sorted(float(everyone["age"][i]) for i in rows) for rows in (by_day[:42], by_day[42:56], by_day[56:])]
@@ -214,7 +214,7 @@ def test_aligned_rows_need_no_ids(folder):
     everyone = people()
     write_csv(folder / "bank.csv", pick(everyone, "age", "income", "y"), list(range(PEOPLE)))
     write_csv(folder / "shop.csv", pick(everyone, "basket"), list(range(PEOPLE)))
-    changes = ["data.alignment=aligned", "party.shop.table=shop.csv", "data.prepare.standardise=false"]
+    changes = ["data.alignment=aligned", "party.shop.table=shop.csv", "data.prepare.scale=none"]
     values = load_config(folder / "fed.toml", changes).model_dump()
     values["data"]["id"] = None
     result = load_data(parse_config(values))

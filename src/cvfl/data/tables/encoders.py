@@ -16,12 +16,18 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
+from scipy.stats import norm
 from sklearn.preprocessing import StandardScaler
 
 from cvfl.types import Section
 
 Impute = Literal["median", "mean", "zero"]
 Floats = NDArray[np.float64]
+
+_PIECES = 32
+_KNOTS = 128
+_EDGE = 0.001
+"""How far from the ends of the scale the first and the last value stay: a normal score of 3.1."""
 
 
 class Fitted(Section):
@@ -49,7 +55,54 @@ class Standard(Fitted):
         return scaled
 
 
-Scaler = Standard
+class Quantile(Fitted):
+    """Brings every column to normal scores by the places of its values in training: tails and odd scales are gone.
+
+    A value's place is the share of rows below it, but no single value counts for more than 1 / 32 of the scale: of a
+    column that is mostly 0 the other values are told apart, too, and few values stand at even distances. Between the
+    knots a score is read off a line; beyond them it stays.
+    """
+
+    name: Literal["quantile"] = "quantile"
+    knots: tuple[tuple[float, ...], ...]
+    scores: tuple[tuple[float, ...], ...]
+
+    @classmethod
+    def fit(cls, x: Floats) -> Self:
+        """Learn from an n x k array without gaps."""
+        knots, scores = zip(*(_knots(column) for column in x.T), strict=True)
+        return cls(knots=knots, scores=scores)
+
+    def apply(self, x: Floats) -> Floats:
+        """The same columns as normal scores."""
+        columns = zip(x.T, self.knots, self.scores, strict=True)
+        return np.stack([np.interp(column, knots, scores) for column, knots, scores in columns], axis=1)
+
+
+Scaler = Annotated[Standard | Quantile, Field(discriminator="name")]
+
+
+def _knots(column: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Values of a column and their normal scores, enough of them to draw lines between."""
+    values, counts = np.unique(column, return_counts=True)
+    weights = _capped(counts / counts.sum(), 1 / _PIECES)
+    places = np.cumsum(weights) - weights / 2
+    if len(values) > _KNOTS:
+        chosen = np.searchsorted(places, np.linspace(places[0], places[-1], _KNOTS))
+        values, places = (all[np.unique(chosen)] for all in (values, places))
+    return tuple(values.tolist()), tuple(norm.ppf(places.clip(_EDGE, 1 - _EDGE)).tolist())
+
+
+def _capped(weights: Floats, most: float) -> Floats:
+    """Shares of a whole, none above `most`; what is taken from the large ones goes to the others in proportion."""
+    if len(weights) * most <= 1:
+        return np.full(len(weights), 1 / len(weights))
+    large = np.zeros(len(weights), dtype=bool)
+    while (over := weights > most * (1 + 1e-9)).any():
+        large |= over
+        rest = 1 - most * large.sum()
+        weights = np.where(large, most, weights * rest / weights[~large].sum())
+    return weights
 
 
 class _Numbers(Fitted):
@@ -60,7 +113,7 @@ class _Numbers(Fitted):
     scaler: Scaler | None = None
 
     @classmethod
-    def _fit(cls, x: Floats, impute: Impute, scaler: type[Scaler] | None) -> Self:
+    def _fit(cls, x: Floats, impute: Impute, scaler: type[Standard | Quantile] | None) -> Self:
         gaps = np.isnan(x).any(1)
         known = x[~gaps]
         fill = _middle(known, impute) if len(known) else np.zeros(x.shape[1])
@@ -85,7 +138,7 @@ class Number(_Numbers):
     encoder: Literal["number"] = "number"
 
     @classmethod
-    def fit(cls, values: Floats, impute: Impute, scaler: type[Scaler] | None) -> Self:
+    def fit(cls, values: Floats, impute: Impute, scaler: type[Standard | Quantile] | None) -> Self:
         """Learn from numbers, NaN where one is missing."""
         return cls._fit(values[:, None], impute, scaler)
 
@@ -100,7 +153,7 @@ class Date(_Numbers):
     encoder: Literal["date"] = "date"
 
     @classmethod
-    def fit(cls, values: NDArray[np.datetime64], impute: Impute, scaler: type[Scaler] | None) -> Self:
+    def fit(cls, values: NDArray[np.datetime64], impute: Impute, scaler: type[Standard | Quantile] | None) -> Self:
         """Learn from dates, NaT where one is missing."""
         return cls._fit(date_parts(values), impute, scaler)
 

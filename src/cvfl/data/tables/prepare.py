@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from cvfl.data.tables.encoders import Code, Date, Encoder, Fitted, Impute, Number, OneHot, Standard
+from cvfl.data.tables.encoders import Code, Date, Encoder, Fitted, Impute, Number, OneHot, Quantile, Standard
 from cvfl.data.tables.spellings import Type, kind_of
 from cvfl.data.tables.table import Kind, Table
 from cvfl.errors import DataError
@@ -40,8 +40,8 @@ class Settings(Section):
     """Values of a category with less than this share of the rows go into one bucket."""
     impute: Impute = "median"
     """What fills the gaps of a column of numbers."""
-    standardise: bool = True
-    """Whether numbers are brought to mean 0 and deviation 1."""
+    scale: Literal["standard", "quantile", "none"] = "standard"
+    """Numbers are brought to mean 0 and deviation 1, or to normal scores by their places in training."""
 
 
 class Preparation(Fitted):
@@ -140,7 +140,7 @@ def _read(table: Table, name: str, type: Type) -> _Column:
 
 
 def _fit(kind: Kind, column: _Column, rows: NDArray[np.int64], settings: Settings) -> Encoder:
-    scaler = Standard if settings.standardise else None
+    scaler = {"standard": Standard, "quantile": Quantile, "none": None}[settings.scale]
     match kind:
         case Kind.NUMBER:
             return Number.fit(column.values[rows], settings.impute, scaler)
