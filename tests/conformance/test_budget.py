@@ -29,7 +29,7 @@ FEDERATIONS: dict[str, dict[str, Any]] = {
 
 def trained(name: str, budget: int | str | None = None, **changes: Any) -> RunResult:
     values: dict[str, Any] = {
-        "data": {"name": name, "parties": 4 if name == "digits" else 3},
+        "data": {"name": name, "parties": 4 if name == "digits" else 3, "split_seed": 1},
         "server_model": {"name": "linear"} if name == "digits" else {"name": "mlp", "hidden": [16]},
         "rounds": 80,
         "evaluate_every": 20,
