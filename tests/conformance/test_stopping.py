@@ -21,6 +21,13 @@ pytestmark = pytest.mark.usefixtures("tidy")
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "auto": AUTO | {"batch_size": 16},
+    "means of weights": AUTO
+    | {
+        "batch_size": 16,
+        "optimizer": {"name": "adamw", "weight_decay": 0.1, "average": 0.8},
+        "party_model": {"name": "tabular", "width": 6, "hidden": [8], "dropout": 0.2},
+        "server_model": {"name": "wide_deep", "hidden": [8]},
+    },
     "labels at a party": {"privacy": {"labels": "bank"}, "algorithm": 2, "local_iterations": 1},
 }
 
@@ -28,7 +35,8 @@ CASES: dict[str, dict[str, Any]] = {
 def stopping(folder: Path, case: str = "plain", patience: int | None = 2, **changes: Any) -> RunConfig:
     """Two organisations whose model learns few people by heart."""
     write_tables(folder)
-    values = CASES[case] | {"rounds": 60, "evaluate_every": 2, "step_size": {"eta": 0.3}, "every": 6} | changes
+    steps = {"step_size": {"eta": 0.05 if "optimizer" in CASES[case] else 0.3}}
+    values = CASES[case] | {"rounds": 60, "evaluate_every": 2, "every": 6} | steps | changes
     return table_settings(folder, {"validation_share": 0.3}, stopping={"patience": patience}, **values)
 
 

@@ -40,16 +40,16 @@ def test_numbers_are_standardised_on_the_training_rows_alone(tmp_path):
 
 
 def test_a_gap_is_filled_and_marked(tmp_path):
-    _, x = prepare(table(tmp_path, age=[1.0, None, 3.0, 8.0]), ["age"], every(4), 4, Settings(standardise=False))
+    _, x = prepare(table(tmp_path, age=[1.0, None, 3.0, 8.0]), ["age"], every(4), 4, Settings(scale="none"))
     assert x.tolist() == [[1, 0], [3, 1], [3, 0], [8, 0]]
     _, x = prepare(
-        table(tmp_path, age=[1.0, None, 3.0, 8.0]), ["age"], every(4), 4, Settings(standardise=False, impute="zero")
+        table(tmp_path, age=[1.0, None, 3.0, 8.0]), ["age"], every(4), 4, Settings(scale="none", impute="zero")
     )
     assert x.tolist()[1] == [0, 1]
 
 
 def test_a_gap_that_training_never_saw_is_filled_too(tmp_path):
-    _, x = prepare(table(tmp_path, age=[1.0, 3.0, 5.0, None]), ["age"], every(4), 3, Settings(standardise=False))
+    _, x = prepare(table(tmp_path, age=[1.0, 3.0, 5.0, None]), ["age"], every(4), 3, Settings(scale="none"))
     assert x.tolist() == [[1], [3], [5], [3]]
 
 
@@ -73,7 +73,7 @@ def test_without_a_bucket_what_training_never_saw_is_nothing(tmp_path):
 
 def test_embedded_categories_are_codes_in_the_last_columns(tmp_path):
     columns = table(tmp_path, colour=["red", "blue", "red", "pink"], age=[1.0, 2.0, 4.0, 3.0], sex=["m", "f", "f", "m"])
-    settings = Settings(categories="embedding", rare=0.0, standardise=False)
+    settings = Settings(categories="embedding", rare=0.0, scale="none")
     fitted, x = prepare(columns, ["colour", "age", "sex"], every(4), 3, settings)
     assert x.tolist() == [[1, 2, 2], [2, 1, 1], [4, 2, 1], [3, 0, 2]]  # code 0: training saw no pink
     assert fitted.categories == (3, 3)
@@ -111,7 +111,7 @@ def test_dates_from_a_table(tmp_path):
 def test_rows_come_in_the_order_asked_for(tmp_path):
     columns = table(tmp_path, age=[1.0, 2.0, 3.0], sex=["m", "f", "m"])
     rows = np.array([2, 0, 1])
-    fitted, x = prepare(columns, ["age", "sex"], rows, 3, Settings(standardise=False, rare=0.0))
+    fitted, x = prepare(columns, ["age", "sex"], rows, 3, Settings(scale="none", rare=0.0))
     assert x[:, 0].tolist() == [3, 1, 2]
     assert torch.equal(fitted.transform(columns, rows), x)
     assert torch.equal(fitted.transform(columns, np.array([1])), x[2:])

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from cvfl.errors import ConfigError
-from cvfl.models import MVCNN, Attention, Sum, TabularMLP, party_model, server_model
+from cvfl.models import MVCNN, Attention, Sum, Tabular, TabularMLP, party_model, server_model
 from cvfl.protocol.fusion import held, joined
 from cvfl.protocol.learning.layers import Forward, initialised
 from cvfl.rng import stream
@@ -22,6 +22,8 @@ PARTY = [
     ("linear", (7,), (32,)),
     ("mlp", (7,), (8,)),
     ("mlp", (3, 5), (8, 6)),
+    ("tabular", (7,), (8,)),
+    ("tabular", (3,), ()),
     ("lstm", (9, 3), (32,)),
     ("gru", (1, 3), (32,)),
     ("gru", (9, 3), ()),
@@ -35,6 +37,7 @@ PARTY = [
     ("mvcnn", (2, 3, 20, 31), (2,)),
 ]
 SERVER = [("linear", ()), ("mlp", (6,)), ("sum", ()), ("sum", (6, 5)), ("attention", ()), ("attention", (6,))]
+SERVER += [("wide_deep", (6,)), ("wide_deep", (6, 5))]
 
 
 def numbers(*shape: int) -> Tensor:
@@ -57,7 +60,7 @@ def test_a_party_model_gives_its_width_and_a_gradient_everywhere(
         assert (h.shape, h.dtype) == ((5, 6), dtype)
         h.square().sum().backward()
         assert all(value.grad is not None and bool(value.grad.isfinite().all()) for value in model.parameters())
-    if name in {"mlp", "lstm", "gru"}:
+    if name in {"mlp", "tabular", "lstm", "gru"}:
         assert float(model(1e6 * numbers(5, *shape)).detach().abs().max()) <= 1
 
 
@@ -226,6 +229,39 @@ def test_a_server_model_learns(name: str, hidden: tuple[int, ...]) -> None:
     assert losses[-1] < 0.5 * losses[0]
 
 
+def test_numbers_fill_the_boxes_of_their_scale_one_after_the_other() -> None:
+    """The additive part of one column is a line from box to box, flat in all where no weight is."""
+    model = Tabular(1, (), 1, (), pieces=4).double().eval()
+    with torch.no_grad():
+        model.deep[-1].weight.zero_()
+        model.additive.bias.zero_()
+        model.additive.weight[0, 1 + 2] = 1.0  # the third of four boxes
+    places = torch.tensor([0.001, 0.3, 0.5, 0.625, 0.75, 0.999], dtype=F64)
+    z = torch.special.ndtri(places)[:, None]
+    filled = torch.tensor([0.0, 0.0, 0.0, 0.5, 1.0, 1.0], dtype=F64) - 0.5
+    torch.testing.assert_close(model(z)[:, 0].atanh(), filled, rtol=0, atol=1e-9)
+
+
+def test_dropout_is_of_training_and_from_the_stream_of_layers() -> None:
+    model = initialised(party_model("tabular", (4,), 3, (16,), F64, dropout=0.5), 1, 1)
+    x = numbers(6, 4)
+    assert torch.equal(model.eval()(x), model.eval()(x))
+    embed = Forward(model.train(), 1, 1, x)
+    assert torch.equal(embed(x, 2, 0), embed(x, 2, 0))
+    assert not torch.equal(embed(x, 2, 0), embed(x, 2, 1))
+
+
+def test_wide_deep_is_linear_beside_what_its_hidden_units_see() -> None:
+    model = server_model("wide_deep", (2, 3), 2, (4,), F64)()
+    phi = [numbers(5, 2), numbers(5, 3)]
+    first, beside = model.head
+    z = first(torch.cat(phi, 1))
+    torch.testing.assert_close(model(phi), z[:, :2] + beside.model[1](z[:, 2:].relu()), rtol=0, atol=1e-12)
+    assert model.folds
+    with pytest.raises(ConfigError, match=r"'wide_deep' needs hidden, such as \[32\]"):
+        server_model("wide_deep", (2, 3), 2, (), F64)()
+
+
 def test_sum_needs_one_width_and_adds() -> None:
     with pytest.raises(ConfigError, match="'sum' adds embeddings of one width, not of 4, 4, 5"):
         server_model("sum", (4, 4, 5), 2, (), F64)
@@ -296,7 +332,7 @@ def test_a_users_own_model_is_found_in_the_current_directory(here: Path) -> None
     assert torch.equal(initialised(make, 1, 1).weight, initialised(make, 1, 1).weight)
     assert sys.path.count(str(here)) == 1
     given = party_model("my_models:everything", (5,), 3, (8,), F64, categories=(4,))().given
-    assert given == {"shape": (5,), "width": 3, "hidden": (8,), "categories": (4,)}
+    assert given == {"shape": (5,), "width": 3, "hidden": (8,), "categories": (4,), "dropout": 0.0}
     head = server_model("my_models:Head", (2, 3), 4, (), F64)()
     assert head([numbers(6, 2), numbers(6, 3)]).shape == (6, 4)
     given = server_model("my_models:everything", (2, 3), 4, (9,), torch.float32)().given

@@ -89,13 +89,12 @@ def _party(draft: Draft, choices: Choices, label: Label, folder: Path) -> list[s
     if unusable:
         lines += [f"# {name}: {why}" for name, why in unusable.items()]
         lines.append(f"exclude = {_list(unusable)}")
-    width = max(8, min(32, 1 << (len(features) - 1).bit_length()))
     return [
         *lines,
         "",
         f"[party.{draft.name}.model]",
         'name = "tabular"',
-        _line(f"width = {width}", "numbers a row, before the server model's first layer"),
+        _line("width = 32", "numbers a row, of which `auto` sends what matters"),
         "hidden = [64]",
         _line("dropout = 0.2", "share of hidden units left out at a step"),
     ]

@@ -68,7 +68,7 @@ class RunConfig(Section):
     evaluation_compressor: str | None = None
     """Compressor of the embeddings of held-out rows; `auto` if the party's own is, else `identity`."""
     first_layer: Literal["server", "parties"] | None = None
-    """Who holds the server model's first layer; with `server_compressor = "auto"` each party its part, if it can be."""
+    """Who holds the server model's first layer; with `auto` each party its part, if that is less to send."""
     folding: bool | None = None
     """Send sums over the others in place of their embeddings; follows `server_compressor` if not given."""
     evaluate_every: int | None = Field(default=None, ge=1)

@@ -116,7 +116,8 @@ def _parts(config: RunConfig, facts: Facts, make: MakeModel) -> tuple[list[Tenso
     found = parted(initialised(make, config.seed, SERVER), facts.widths)
     if found is None and where == "parties":
         raise ConfigError("first_layer: the server model does not start with a linear layer over all embeddings")
-    return found
+    wider = found is not None and len(found[0][0]) > min(facts.widths)
+    return None if wider and where is None else found  # a wider layer would be more to send
 
 
 def _ended(make: MakeModel, W: Tensor) -> Ended:

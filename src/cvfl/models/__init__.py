@@ -4,7 +4,7 @@ from cvfl.models.image import CNN, MVCNN, ResNet
 from cvfl.models.registry import party_model, register_party_model, register_server_model, server_model
 from cvfl.models.sequence import GRU, LSTM
 from cvfl.models.server import Attention, Concat, Sum
-from cvfl.models.tabular import MLP, TabularMLP
+from cvfl.models.tabular import MLP, Tabular, TabularMLP
 
 __all__ = [
     "CNN",
@@ -16,6 +16,7 @@ __all__ = [
     "Concat",
     "ResNet",
     "Sum",
+    "Tabular",
     "TabularMLP",
     "party_model",
     "register_party_model",

@@ -26,7 +26,7 @@ PARTY_MODELS = Registry[Callable[..., nn.Module]]("party model")
 SERVER_MODELS = Registry[Callable[..., nn.Module]]("server model")
 register_party_model, register_server_model = PARTY_MODELS.register, SERVER_MODELS.register
 
-_DIMENSIONS = {"lstm": 2, "gru": 2, "cnn": 3, "resnet": 3, "mvcnn": 4}
+_DIMENSIONS = {"tabular": 1, "lstm": 2, "gru": 2, "cnn": 3, "resnet": 3, "mvcnn": 4}
 _HIDDEN = {"cnn": ("width", "layers"), "resnet": ("width", "blocks", "stages"), "mvcnn": ("width", "step")}
 
 
@@ -42,10 +42,10 @@ def party_model(
 ) -> Make:
     """A party's model for rows of this shape, giving `width` numbers a row.
 
-    `linear` and `mlp` (tanh at the end) take any rows, `lstm` and `gru` time x channels, `cnn` and `resnet` images
-    (C x H x W), `mvcnn` views of an object (V x C x H x W). `categories` says how many values each of the last columns
-    takes; only `linear` and `mlp` know them. A registered model and `module:function` are called with those of shape,
-    width, hidden and categories that they take.
+    `linear` and `mlp` (tanh at the end) take any rows, `tabular` those of tables, `lstm` and `gru` time x channels,
+    `cnn` and `resnet` images (C x H x W), `mvcnn` views of an object (V x C x H x W). `categories` says how many values
+    each of the last columns takes; only `linear`, `mlp` and `tabular` know them. A registered model and
+    `module:function` are called with those of shape, width, hidden, categories and dropout that they take.
     """
     given = {"shape": shape, "width": width, "hidden": hidden, "categories": categories, "dropout": dropout}
     if ":" in name:
@@ -80,9 +80,9 @@ def _check_hidden(name: str, hidden: tuple[int, ...]) -> None:
 def server_model(name: str, widths: tuple[int, ...], outputs: int, hidden: tuple[int, ...], dtype: torch.dtype) -> Make:
     """The server's model.
 
-    `linear` and `mlp` take the embeddings side by side; `sum` adds them up and `attention` weighs them, and an MLP of
-    the hidden layers follows. A registered model and `module:function` are called with those of widths, outputs and
-    hidden that they take.
+    `linear` and `mlp` take the embeddings side by side, `wide_deep` both ways at once; `sum` adds them up and
+    `attention` weighs them, and an MLP of the hidden layers follows. A registered model and `module:function` are
+    called with those of widths, outputs and hidden that they take.
     """
     given = {"widths": widths, "outputs": outputs, "hidden": hidden}
     if ":" in name:
@@ -158,7 +158,7 @@ def _tabular(
 def _wide_deep(inputs: int, outputs: int, hidden: tuple[int, ...]) -> Concat:
     """One linear layer whose outputs are the answer itself, and beside it hidden units that see parties together."""
     if not hidden:
-        raise ConfigError("server model 'wide_deep' needs hidden, such as [16]")
+        raise ConfigError("server model 'wide_deep' needs hidden, such as [32]")
     deep = nn.Sequential(nn.ReLU(), MLP(hidden[0], outputs, hidden[1:]))
     return Concat(nn.Sequential(nn.Linear(inputs, outputs + hidden[0]), Beside(outputs, deep)))
 
