@@ -3,7 +3,7 @@
     python benchmarks/quality.py DATA OUT --seeds 5 [--only adult,digits] [--set KEY=VALUE]
 
     DATA   credit_default/data.csv, adult/adult.data and adult.test, physionet2012/set-a ... as `cvfl data` wants them
-    OUT    a folder: quality.jsonl gets a line a run as it ends, and what is there is not run again
+    OUT    a folder: quality.jsonl gets a line a run as it ends, and what is there is not run again; README.md the table
 
 A federation's tables are written as files, `cvfl init` is run on them, and what it wrote is trained as it is: with
 compression, and without. Each seed is of the split and of training. References have the rows that the federation trains
@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from quality_table import published
 from quality_tables import FEDERATIONS, GENERATED, Tables
+from torch import Tensor
 from typer.testing import CliRunner
 
 from cvfl.advise.references import fit_references
@@ -59,8 +61,10 @@ def main() -> None:
                 config = config or _initialised(ALL[name](asked.data), asked.out / name)
                 for line in _lines(name, config, seed, wanted, asked.set):
                     print(_said(line), flush=True)
+                    done.append(line)
                     with record.open("a", encoding="utf-8") as lines:
                         lines.write(json.dumps(line) + "\n")
+                    (asked.out / "README.md").write_text(published(done), encoding="utf-8")
 
 
 def _initialised(tables: Tables, folder: Path) -> Path:
@@ -82,12 +86,7 @@ def _lines(name: str, file: Path, seed: int, wanted: Iterable[str], changes: lis
         began = time.perf_counter()
         line = {"federation": name, "seed": seed, "run": run, "metric": metric}
         if run == "references":
-            found = fit_references(_all_but_test(loaded.data), seed)
-            yield line | {
-                "models": [
-                    {"party": one.party, "model": one.model, "seconds": one.seconds} | one.metrics.test for one in found
-                ]
-            }
+            yield line | {"models": [*_references(loaded.data, seed)]}
             continue
         config = load_config(file, [*seeds, *changes, *(NONE if run == "none" else [])])
         summary = train(config, loaded).summary
@@ -100,11 +99,20 @@ def _lines(name: str, file: Path, seed: int, wanted: Iterable[str], changes: lis
         }
 
 
+def _references(data: VerticalData, seed: int) -> Iterator[dict[str, Any]]:
+    for one in fit_references(_all_but_test(data), seed):
+        yield dict[str, Any](one.metrics.test) | {"party": one.party, "model": one.model, "seconds": one.seconds}
+
+
 def _all_but_test(data: VerticalData) -> VerticalData:
     """The same with validation rows among the training rows."""
     return replace(
         data,
-        train=tuple(torch.cat([a, b]) for a, b in zip(data.train, data.validation, strict=True)),  # type: ignore[arg-type]
+        train=tuple(
+            torch.cat([a, b])
+            for a, b in zip(data.train, data.validation, strict=True)
+            if isinstance(a, Tensor) and isinstance(b, Tensor)
+        ),
         train_labels=torch.cat([data.train_labels, data.validation_labels]),
         validation=(),
         validation_labels=data.validation_labels[:0],

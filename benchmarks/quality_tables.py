@@ -162,11 +162,11 @@ def digits(data: Path) -> Tables:
     bunch = load_digits()
     varied = [(name, x) for name, x in zip(bunch.feature_names, bunch.data.T, strict=True) if x.std() > 0]
     columns = dict(varied) | {"digit": np.array([f"digit {y}" for y in bunch.target], dtype=object)}
-    quarter = lambda name: (int(name.split("_")[1]) > 3) * 2 + (int(name.split("_")[2]) > 3)  # noqa: E731
-    parties = {
-        p: [n for n, _ in varied if quarter(n) == i]
-        for i, p in enumerate(["north-west", "north-east", "south-west", "south-east"])
-    }
+    parties: dict[str, list[str]] = {}
+    for name, _ in varied:  # pixel_ROW_COLUMN
+        _, row, column = name.split("_")
+        quarter = f"{'south' if int(row) > 3 else 'north'}-{'east' if int(column) > 3 else 'west'}"
+        parties.setdefault(quarter, []).append(name)
     return Tables(_cut(columns, parties, "north-west", "digit"), "north-west", "digit")
 
 

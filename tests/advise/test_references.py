@@ -12,7 +12,7 @@ from cvfl.advise.references import fit_references
 from cvfl.cli import app
 from cvfl.data import VerticalData
 from cvfl.errors import ConfigError
-from cvfl.protocol import Loss
+from cvfl.protocol import Loss, Units
 from cvfl.report.references import gained
 from cvfl.rng import stream
 from cvfl.runs.record import Summary
@@ -66,7 +66,15 @@ def test_f1_is_at_the_threshold_that_is_best_on_validation_rows():
     (joined,) = (one for one in fit_references(rare, 3) if (one.party, one.model) == (None, "logistic"))
     always = f1_score(data.validation_labels, torch.ones(len(data.validation_labels)))
     assert joined.metrics.validation["f1"] > always  # at 0.5 hardly a row would be positive
-    assert joined.metrics.test["f1"] > 0.8 > joined.metrics.test["accuracy"]
+    assert joined.metrics.test["f1"] > 0.8
+    assert joined.metrics.test["accuracy"] > 0.8  # at the same threshold
+
+
+def test_quantities_are_in_the_units_of_the_label():
+    data = table(Loss.SQUARED)
+    plain, scaled = (fit_references(replace(data, units=Units(5.0, scale)), 3) for scale in (1.0, 20.0))
+    for one, other in zip(plain, scaled, strict=True):
+        assert other.metrics.test["rmse"] == pytest.approx(20 * one.metrics.test["rmse"])
 
 
 def test_more_classes_than_a_tree_can_tell_apart_are_numbers():

@@ -20,7 +20,6 @@ from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.metrics import f1_score, precision_recall_curve
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 from threadpoolctl import threadpool_limits
@@ -29,7 +28,9 @@ from torch import Tensor
 from cvfl.data import VerticalData
 from cvfl.errors import ConfigError
 from cvfl.protocol import Loss
+from cvfl.protocol.learning.decision import Decided, Decision
 from cvfl.protocol.learning.metrics import evaluate
+from cvfl.protocol.learning.units import Units
 from cvfl.rng import stream
 from cvfl.runs.directory import PARTS
 from cvfl.runs.journal import write_whole
@@ -54,6 +55,7 @@ class _Table:
             part: _joined([(rows[m], len(counts[m])) for m in parties]) for part, rows in held.items() if rows
         }
         y = {"train": data.train_labels, "validation": data.validation_labels, "test": data.test_labels}
+        self.units = data.units
         self.labels = {part: y[part] for part in self.parts}
 
     @property
@@ -99,7 +101,7 @@ def _fitted(party: str | None, kind: str, make: Callable[..., Any], table: _Tabl
         warnings.simplefilter("ignore", ConvergenceWarning)  # a model that could be a little better still is one
         model = make(table, loss, stream(seed, "reference", party or "", kind).seed() % 2**32)
         outputs = {part: _outputs(model, x, loss) for part, x in table.parts.items()}
-    seconds, scores = time.perf_counter() - began, Scores(**dict(_scores(outputs, table.labels, loss)))
+    seconds, scores = time.perf_counter() - began, Scores(**dict(_scores(outputs, table.labels, loss, table.units)))
     return Reference(party=party, model=kind, columns=table.columns, metrics=scores, seconds=seconds)
 
 
@@ -134,23 +136,14 @@ def _outputs(model: Any, x: Columns, loss: Loss) -> Tensor:
 
 
 def _scores(
-    outputs: dict[str, Tensor], labels: dict[str, Tensor], loss: Loss
+    outputs: dict[str, Tensor], labels: dict[str, Tensor], loss: Loss, units: Units
 ) -> Iterator[tuple[str, dict[str, float]]]:
-    """Metrics by kind of rows."""
-    chosen = loss is Loss.BINARY and "validation" in outputs
-    threshold = _threshold(outputs["validation"], labels["validation"]) if chosen else 0.0
+    """Metrics by kind of rows, as of a run: at the threshold that validation rows choose, in the label's units."""
+    y = {part: loss.labels(labels[part], torch.float64) for part in outputs}
+    held_out = "validation" in outputs
+    decided = Decision().fit(loss, outputs["validation"], y["validation"]) if held_out else Decided()
     for part in (part for part in PARTS if part in outputs):
-        found = evaluate(loss, outputs[part], loss.labels(labels[part], torch.float64))
-        if chosen:
-            found["f1"] = float(f1_score(labels[part], outputs[part] > threshold, zero_division=0.0))
-        yield part, found
-
-
-def _threshold(outputs: Tensor, labels: Tensor) -> float:
-    """The logit above which a row counts as positive such that F1 of these rows is best."""
-    precision, recall, thresholds = precision_recall_curve(labels, outputs)
-    f1 = 2 * precision * recall / np.maximum(precision + recall, np.finfo(np.float64).tiny)
-    return float(np.nextafter(thresholds[f1[:-1].argmax()], -np.inf))  # rows at the threshold are positive, too
+        yield part, evaluate(loss, outputs[part], y[part], decided, units)
 
 
 def add_references(run: Path, references: Sequence[Reference]) -> dict[str, Any]:

@@ -116,8 +116,9 @@ def _parts(config: RunConfig, facts: Facts, make: MakeModel) -> tuple[list[Tenso
     found = parted(initialised(make, config.seed, SERVER), facts.widths)
     if found is None and where == "parties":
         raise ConfigError("first_layer: the server model does not start with a linear layer over all embeddings")
-    wider = found is not None and len(found[0][0]) > min(facts.widths)
-    return None if wider and where is None else found  # a wider layer would be more to send
+    if found is None or where == "parties" or config.privacy.secure:
+        return found
+    return found if len(found[0][0]) <= min(facts.widths) else None  # a wider layer would be more to send
 
 
 def _ended(make: MakeModel, W: Tensor) -> Ended:
