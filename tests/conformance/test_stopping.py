@@ -27,6 +27,7 @@ CASES: dict[str, dict[str, Any]] = {
         "optimizer": {"name": "adamw", "weight_decay": 0.1, "average": 0.8},
         "party_model": {"name": "tabular", "width": 6, "hidden": [8], "dropout": 0.2},
         "server_model": {"name": "wide_deep", "hidden": [8]},
+        "class_weight": "balanced",
     },
     "labels at a party": {"privacy": {"labels": "bank"}, "algorithm": 2, "local_iterations": 1},
 }

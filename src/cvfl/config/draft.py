@@ -55,6 +55,12 @@ def configuration(drafts: Sequence[Draft], choices: Choices, label: Label, folde
         _line("weight_decay = 0.3", "how strongly weights are pulled towards zero"),
         _line("average = 0.95", "evaluate and keep a mean of the weights over rounds"),
         "",
+        "[party_model]",
+        _line('name = "tabular"', "of every party; [party.NAME.model] gives one its own"),
+        _line("width = 32", "numbers a row, of which `auto` sends what matters"),
+        "hidden = [64]",
+        _line("dropout = 0.2", "share of hidden units left out at a step"),
+        "",
         "[server_model]",
         _line('name = "wide_deep"', 'sees parties together; "linear" adds them up, and needs fewer bytes'),
         "hidden = [32]",
@@ -89,15 +95,7 @@ def _party(draft: Draft, choices: Choices, label: Label, folder: Path) -> list[s
     if unusable:
         lines += [f"# {name}: {why}" for name, why in unusable.items()]
         lines.append(f"exclude = {_list(unusable)}")
-    return [
-        *lines,
-        "",
-        f"[party.{draft.name}.model]",
-        'name = "tabular"',
-        _line("width = 32", "numbers a row, of which `auto` sends what matters"),
-        "hidden = [64]",
-        _line("dropout = 0.2", "share of hidden units left out at a step"),
-    ]
+    return lines
 
 
 def told(label: Label) -> str:

@@ -21,6 +21,7 @@ from cvfl.config.sections import (
 )
 from cvfl.errors import ConfigError
 from cvfl.protocol import Decision, Loss, Optimizer, StepSize
+from cvfl.protocol.learning.objective import ClassWeight
 from cvfl.types import Section
 
 GRID = "scalar:bits=4,low=-1,high=1"
@@ -75,6 +76,8 @@ class RunConfig(Section):
     """Rounds between two evaluations on held-out rows; an epoch if not given."""
     loss: Loss | None = None
     """The loss; it follows from the labels if not given."""
+    class_weight: ClassWeight | None = None
+    """Weights of classes in training: `"balanced"`, so that all count alike, or one a class; none if not given."""
     precision: Literal["float32", "float64"] = "float32"
     """Precision of all models and messages."""
     device: str = "cpu"

@@ -46,6 +46,7 @@ from cvfl.protocol import (
 from cvfl.protocol.fusion import Foldable
 from cvfl.protocol.learning.layers import initialised
 from cvfl.protocol.learning.metrics import METRICS, headline
+from cvfl.protocol.learning.objective import ClassWeight
 from cvfl.protocol.recipe import MakeModel
 from cvfl.protocol.release import MakeRelease, Secret
 from cvfl.types import SERVER
@@ -175,6 +176,7 @@ def _plan(config: RunConfig, facts: Facts, loss: Loss, dtype: torch.dtype, sum_w
         secure=config.privacy.secure,
         patience=config.stopping.patience or 0,
         improving=_improving(config.stopping.metric, loss),
+        class_weight=_class_weight(config.class_weight, loss, facts.outputs),
         decision=config.decision,
         cached=config.cached,
         evaluate_every=config.evaluate_every or epoch,
@@ -184,6 +186,16 @@ def _plan(config: RunConfig, facts: Facts, loss: Loss, dtype: torch.dtype, sum_w
         clip=config.privacy.clip,
         budget=config.budget,
     )
+
+
+def _class_weight(weights: ClassWeight | None, loss: Loss, outputs: int) -> ClassWeight | None:
+    """Weights that fit the classes that there are."""
+    classes = 2 if loss is Loss.BINARY else outputs
+    if weights is not None and loss is Loss.SQUARED:
+        raise ConfigError("class_weight is for classes; the label is a quantity")
+    if isinstance(weights, tuple) and len(weights) != classes:
+        raise ConfigError(f"class_weight has {len(weights)} weights for {classes} classes")
+    return weights
 
 
 def _improving(metric: str | None, loss: Loss) -> str:

@@ -29,6 +29,7 @@ from cvfl.protocol.codecs import Codecs
 from cvfl.protocol.follow import Certificate, certify, lesson, worst
 from cvfl.protocol.fusion import Foldable, held, slope_of
 from cvfl.protocol.learning.layers import Forward
+from cvfl.protocol.learning.objective import Objective
 from cvfl.protocol.model_codec import ModelCodec
 from cvfl.protocol.pace import split_level
 from cvfl.protocol.plan import Plan
@@ -63,6 +64,7 @@ class Exchange(ABC):
 
     def __init__(self, plan: Plan, codecs: Codecs, model: nn.Module, m: int, labels: Tensor | None = None) -> None:
         self.plan, self.codecs, self.model, self.m, self.labels = plan, codecs, model, m, labels
+        self.objective = Objective.of(plan.loss, plan.class_weight, labels)
         self.measured: Measured | None = None
         self.certified: Certificate | None = None
         """Of what the server sent last, where one is computed and an evaluation follows: the worst of all parties."""
@@ -174,7 +176,7 @@ class _Shared(Exchange):
         def at(h: Tensor, q: int) -> tuple[Tensor, Tensor]:
             rows, leaf = plan.local_rows(t0, q), h.detach().requires_grad_()
             fuse = self.recalled(rows, t0) if plan.cached and q > 0 else told
-            loss = plan.loss(self.forward.through(fuse, leaf, t0, q), labels[rows])
+            loss = self.objective(self.forward.through(fuse, leaf, t0, q), labels[rows])
             return torch.autograd.grad(loss, leaf)[0], loss.detach()
 
         return Slope(at, lambda h: self.forward.through(told, h, t0, 0))
@@ -258,7 +260,7 @@ class Folded(_Shared):
         certified: list[Certificate | None] = []
         measured = Measured() if self.plan.evaluates_after(t0) else None
         assert self.labels is not None  # as the server of Algorithm 1 has them
-        y, loss = self.labels[self.plan.batch(t0)], self.plan.loss
+        y, loss = self.labels[self.plan.batch(t0)], self.objective
         with torch.no_grad():
             everyone = self._foldable.enter(self._foldable.join(phi))
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from cvfl.protocol.codec import Codec
-from cvfl.protocol.learning.losses import Loss
+from cvfl.protocol.learning.objective import Objective
 
 _FEW = 10_000  # held-out rows from which on their number does not matter
 _DIGITS = 6  # of a certificate, which travels as text: more would say nothing
@@ -90,7 +90,7 @@ class Lesson:
             codec.observe(self.plain, self.spread / senders * min(1.0, rows / _FEW), sent)
 
 
-def lesson(outputs: Outputs, h: Tensor, labels: Tensor, loss: Loss, u: Tensor) -> Lesson:
+def lesson(outputs: Outputs, h: Tensor, labels: Tensor, loss: Objective, u: Tensor) -> Lesson:
     """The lesson of a round, with one random number a row."""
     leaf = h.detach().requires_grad_()
     out = outputs(leaf)
@@ -103,14 +103,14 @@ def lesson(outputs: Outputs, h: Tensor, labels: Tensor, loss: Loss, u: Tensor) -
     return Lesson(gradient, float(value.detach()), _drawn(out, leaf, loss, u), learned, plain, spread)
 
 
-def prime(codec: Codec, outputs: Outputs, h: Tensor, loss: Loss, u: Tensor) -> None:
+def prime(codec: Codec, outputs: Outputs, h: Tensor, loss: Objective, u: Tensor) -> None:
     """Let a compressor that follows the loss begin with the curvature before the first message."""
     leaf = h.detach().requires_grad_()
     codec.prime(_drawn(outputs(leaf), leaf, loss, u), h)
 
 
 def certify(
-    codec: Codec, outputs: Outputs, h: Tensor, exact: Tensor, decoded: Tensor, labels: Tensor, loss: Loss
+    codec: Codec, outputs: Outputs, h: Tensor, exact: Tensor, decoded: Tensor, labels: Tensor, loss: Objective
 ) -> Certificate | None:
     """Compare the gradient that a message causes with the exact one, that in h, and let the compressor know."""
     leaf = decoded.detach().requires_grad_()
@@ -143,5 +143,5 @@ def _signs(u: Tensor, z: Tensor) -> Tensor:
     return (1 - 2 * (bits & 1)).to(z)
 
 
-def _drawn(out: Tensor, leaf: Tensor, loss: Loss, u: Tensor) -> Tensor:
+def _drawn(out: Tensor, leaf: Tensor, loss: Objective, u: Tensor) -> Tensor:
     return torch.autograd.grad(loss(out, loss.draw(out, u)), leaf)[0]

@@ -155,7 +155,7 @@ class Party:
                 if codec.follows:
                     codec.observe(slope.at(h, 0)[0], 0.0, h)
             return
-        y, loss, u = self._labels(), self.plan.loss, self.plan.uniform(self.t0, self.m)
+        y, loss, u = self._labels(), self.exchange.objective, self.plan.uniform(self.t0, self.m)
         decoded = self._as_decoded()  # before the compressor learns: it may have to code h once more
         learnt = lesson(slope.outputs, h, y, loss, u)
         learnt.teach_held_out(self.evaluation_codec, h, self.plan.M, self.plan.held_out_rows)
@@ -187,7 +187,7 @@ class Party:
         h = self._leaving()
         if self.t0 == 0 and self.codec.follows:
             u = self.plan.uniform(0, self.m)
-            prime(self.codec, self.exchange.alone(len(h)), h, self.plan.loss, u)
+            prime(self.codec, self.exchange.alone(len(h)), h, self.exchange.objective, u)
         self._sent = data = self.codec.encode(h, self.t0)
         # Measured where it is reported: on the rounds that an evaluation follows.
         self.measured = self.codec.measure(h, data, self.t0) if self.plan.evaluates_after(self.t0) else None

@@ -13,6 +13,7 @@ from torch import Tensor
 from cvfl.errors import ConfigError
 from cvfl.protocol.learning.decision import Decision
 from cvfl.protocol.learning.losses import Loss
+from cvfl.protocol.learning.objective import ClassWeight
 from cvfl.protocol.learning.optimizer import Optimizer, StepSize
 from cvfl.rng import BATCH, DRAW, LOCAL, stream
 
@@ -40,6 +41,7 @@ class Plan:
     patience: int = 0
     """Evaluations without an improvement of `improving` after which the run is over; 0: it has all its rounds."""
     improving: str = ""
+    class_weight: ClassWeight | None = None
     decision: Decision = field(default_factory=Decision)
     """How the role that scores makes probabilities and decisions of outputs."""
     dtype: torch.dtype = torch.float32

@@ -170,7 +170,7 @@ class Server:
         for group in self.optimizer.param_groups:
             group["lr"] = self.plan.eta(self.t0)
         outputs = self.exchange.forward.through(self.exchange.outputs, phi, self.t0, q)
-        loss = self.plan.loss(outputs, self.labels.train[rows])
+        loss = self.exchange.objective(outputs, self.labels.train[rows])
         if q == 0:
             self._check_finite("the loss", loss)
         self.optimizer.zero_grad()

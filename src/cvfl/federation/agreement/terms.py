@@ -32,6 +32,8 @@ def terms_of(config: RunConfig) -> dict[str, Any]:
     values = config.model_dump(mode="json", exclude=NOT_TERMS)
     if values["budget"] is None:  # as runs were that did not know of it: they go on, and nothing more is sent
         del values["budget"]
+    if config.class_weight is None:  # likewise
+        del values["class_weight"]
     if config.decision == Decision():  # likewise
         del values["decision"]
     data = {f"data.{key}": value for key, value in values.pop("data").items() if key not in NOT_TERMS_OF_DATA}
