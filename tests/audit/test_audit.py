@@ -98,7 +98,7 @@ def test_digits_from_end_to_end(tmp_path):
     assert code == 0, output
     audit, summary = read_audit(run), json.loads((run / "summary.json").read_text())
     assert (audit.looks, audit.rows, audit.parties_get) == (3, 300, "sums")
-    assert audit.bits == pytest.approx(8 * summary["bytes"]["up"] / (3 * 300 * 20))  # ten classes, two parties
+    assert audit.bits == pytest.approx(8 * summary["bytes"]["up"] / (3 * 300 * 16))  # eight numbers, two parties
     assert audit.task == summary["metrics"]["test"]["roc_auc"]
     assert 0.8 < audit.own["hospital"] < 1
     assert audit.features[0].psnr is None  # two parties have columns, not pictures
