@@ -217,3 +217,11 @@ def test_what_a_configuration_does_not_have_is_not_searched():
     assert keys == {"step_size.eta", "party_model.width", "optimizer.weight_decay"}
     with pytest.raises(ConfigError, match="--search compressor"):
         space_of(strict, 1000, ["compressor"])
+
+
+def test_a_model_that_needs_its_hidden_layers_keeps_some() -> None:
+    values = {"data": {"name": "wine"}, "rounds": 2, "step_size": {"eta": 0.1}}
+    config = parse_config(values | {"server_model": {"name": "wide_deep", "hidden": [8]}})
+    (hidden,) = (one for one in space_of(config, 1000) if one.key == "server_model.hidden")
+    assert [] not in hidden.of(config)
+    assert [8] in hidden.of(config)

@@ -72,14 +72,14 @@ SPACE: tuple[Choice | Span, ...] = (
     Choice("party_model.hidden", ([32], [64], [128], [64, 64], [128, 64])),
     Choice("party_model.dropout", (0.0, 0.1, 0.2, 0.4)),
     Choice("server_model.hidden", ([], [32], [64])),
-    Choice("optimizer.weight_decay", (0.0, 1e-5, 1e-4, 1e-3, 1e-2)),
+    Choice("optimizer.weight_decay", (0.0, 1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0)),
     Choice("compressor", ("auto", "identity", "scalar:bits=4"), _plain),
 )
 
 
 def space_of(config: RunConfig, rows: int, wanted: Sequence[str] = ()) -> list[Choice | Span]:
     """What may be searched in a configuration with so many training rows; only what is `wanted`, if anything is."""
-    found = [_fitting(one, rows) for one in SPACE if one.free(config) and places(config, one.key)]
+    found = [_fitting(one, config, rows) for one in SPACE if one.free(config) and places(config, one.key)]
     known = [one.key for one in found]
     for key in wanted:
         if key not in known:
@@ -87,11 +87,16 @@ def space_of(config: RunConfig, rows: int, wanted: Sequence[str] = ()) -> list[C
     return [one for one in found if not wanted or one.key in wanted]
 
 
-def _fitting(one: Choice | Span, rows: int) -> Choice | Span:
-    """A batch is at most an eighth of the rows, or all batches would be alike."""
-    if not isinstance(one, Choice) or one.key != "batch_size":
+def _fitting(one: Choice | Span, config: RunConfig, rows: int) -> Choice | Span:
+    """A batch is at most an eighth of the rows, or all batches would be alike; `wide_deep` is not without its depth."""
+    if isinstance(one, Span):
         return one
-    return Choice(one.key, tuple(size for size in one.values if size <= rows // 8), one.free)
+    values = one.values
+    if one.key == "batch_size":
+        values = tuple(size for size in values if size <= rows // 8)
+    if one.key == "server_model.hidden" and config.server_model.name == "wide_deep":
+        values = tuple(sizes for sizes in values if sizes)
+    return Choice(one.key, values, one.free)
 
 
 def places(config: RunConfig, key: str) -> list[str]:
