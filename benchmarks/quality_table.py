@@ -17,8 +17,9 @@ tested on the same rows. Joined is the better of boosting (HistGradientBoosting)
 quantity, by the mean over seeds, fitted to all prepared columns of the training and validation rows; the best party is
 the better of both with the columns of one party. Higher is better, but for RMSE. "Beyond joined" is `auto` minus
 joined, better upwards, with the interval of Student's t (95%) where there are three seeds or more. Bytes are all that a
-run sends: alignment of ids, set-up, training and evaluation. Constants were chosen on credit default, Adult, `gaps` and
-`interaction`; the others are as they came out. Seconds are of a machine with other work to do.
+run sends: alignment of ids, set-up, training and evaluation. Constants were chosen on credit default, Adult, `gaps`,
+`interaction`, `heavy tails` and `imbalanced`; the others are as they came out. Seconds are of a machine with other work
+to do.
 
 | federation | metric | seeds | auto | none | joined | beyond joined | best party | MB auto | MB none | s auto |
 |---|---|---|---|---|---|---|---|---|---|---|
