@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-from scipy.stats import t as student
+from cvfl.studies.suite_table import paired
 
 HEAD = """# How good the default is
 
@@ -16,8 +15,8 @@ it wrote trained as it is, with `auto` and without compression. Each seed has it
 tested on the same rows. Joined is the better of boosting (HistGradientBoosting) and logistic regression, ridge for a
 quantity, by the mean over seeds, fitted to all prepared columns of the training and validation rows; the best party is
 the better of both with the columns of one party. Higher is better, but for RMSE. "Beyond joined" is `auto` minus
-joined, better upwards, with the interval of Student's t (95%) where there are three seeds or more. Bytes are all that a
-run sends: alignment of ids, set-up, training and evaluation. Constants were chosen on credit default, Adult, `gaps`,
+joined, better upwards, by seed, with the 95% interval of Student's t and the range. Bytes are all that a run sends:
+alignment of ids, set-up, training and evaluation. Constants were chosen on credit default, Adult, `gaps`,
 `interaction`, `heavy tails` and `imbalanced`; the others are as they came out. Seconds are of a machine with other work
 to do.
 
@@ -52,7 +51,7 @@ def _row(name: str, lines: Sequence[dict[str, Any]]) -> str:
         _number(own),
         _number(plain) if len(plain) == len(seeds) else "",
         f"{_number(joined)} ({kind})",
-        _interval([sign * (a - b) for a, b in zip(own, joined, strict=True)]),
+        paired([sign * (a - b) for a, b in zip(own, joined, strict=True)]),
         f"{_number(party)} ({who})",
         _megabytes(auto, seeds),
         _megabytes(none, seeds),
@@ -78,14 +77,6 @@ def _best(
 def _number(values: Iterable[float]) -> str:
     mean = fmean(values)
     return f"{mean:.4f}" if mean < 10 else f"{mean:.2f}"
-
-
-def _interval(differences: Sequence[float]) -> str:
-    mean, n = fmean(differences), len(differences)
-    if n < 3:
-        return f"{mean:+.4f}"
-    half = student.ppf(0.975, n - 1) * float(np.std(differences, ddof=1)) / n**0.5
-    return f"{mean:+.4f} ± {half:.4f}"
 
 
 def _megabytes(runs: dict[int, dict[str, Any]], seeds: Sequence[int]) -> str:

@@ -7,19 +7,14 @@ and a cell that cannot be merged is None.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import Field, ValidationError
-
-from cvfl.errors import DataError, writing
 from cvfl.protocol import Loss
-from cvfl.runs.journal import write_whole
+from cvfl.runs.beside import Finite, read_beside, write_beside
 from cvfl.types import Section
 
 NAME = "analysis.json"
 FEW = 5
 """Fewest people that a figure is shown of."""
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 Confusion = tuple[tuple[int | None, ...], ...]
 """People by their class, a row, and the class that was decided, a column; None stands for fewer than `FEW`."""
 
@@ -160,20 +155,10 @@ class Analysis(Section):
 
 
 def write_analysis(analysis: Analysis, folder: Path) -> None:
-    """Write analysis.json into a folder, whole or not at all."""
-    with writing(folder / NAME):
-        write_whole(folder / NAME, analysis.model_dump_json(indent=1) + "\n")
+    """Write analysis.json into a folder."""
+    write_beside(analysis, folder / NAME, indent=1)
 
 
 def read_analysis(folder: Path) -> Analysis | None:
     """The analysis of a run, if there is one."""
-    path = folder / NAME
-    try:
-        return Analysis.model_validate_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise DataError(f"{path}: {'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({type(error).__name__})") from None
+    return read_beside(Analysis, folder / NAME)

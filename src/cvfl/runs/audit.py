@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, ValidationError
-
-from cvfl.errors import DataError, writing
-from cvfl.runs.journal import write_whole
+from cvfl.runs.beside import Finite, read_beside, write_beside
 from cvfl.types import Section
 
 NAME = "audit.json"
@@ -18,7 +15,6 @@ UNSUPERVISED = NORM, DIRECTION, WEIGHTS = ("norm", "direction", "weights")
 
 Stage = Literal["start", "end"]
 """Before the first round, or after the last one."""
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Seen(Section):
@@ -100,20 +96,10 @@ class Audit(Section):
 
 
 def write_audit(audit: Audit, run: Path) -> None:
-    """Write audit.json into a run directory, whole or not at all."""
-    with writing(run / NAME):
-        write_whole(run / NAME, audit.model_dump_json() + "\n")
+    """Write audit.json into a run directory."""
+    write_beside(audit, run / NAME)
 
 
 def read_audit(run: Path) -> Audit | None:
     """The audit of a run, if there is one."""
-    path = run / NAME
-    try:
-        return Audit.model_validate_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise DataError(f"{path}: {'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({type(error).__name__})") from None
+    return read_beside(Audit, run / NAME)

@@ -88,6 +88,11 @@ def difference(own: Sequence[Run], base: Sequence[Run], metric: str) -> str:
     """Mean of own minus base over the seeds that both have, its interval, and the lowest and highest of them."""
     theirs = {run.seed: _final(run, metric) for run in base}
     found = [_final(run, metric) - theirs[run.seed] for run in own if run.seed in theirs]
+    return paired(found)
+
+
+def paired(found: Sequence[float]) -> str:
+    """The mean of differences by seed, its interval by Student's t, and the lowest and highest of them."""
     if not found or any(map(math.isnan, found)):
         return MISSED
     mean = spread(found)

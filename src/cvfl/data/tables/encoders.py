@@ -25,7 +25,9 @@ Impute = Literal["median", "mean", "zero"]
 Floats = NDArray[np.float64]
 
 _PIECES = 32
+"""One piece of a scale is the most that a single value takes."""
 _KNOTS = 128
+"""Most values of a column whose scores are kept; those between them are read off a line."""
 _EDGE = 0.001
 """How far from the ends of the scale the first and the last value stay: a normal score of 3.1."""
 

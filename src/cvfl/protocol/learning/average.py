@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 _FIRST = 10
-"""The mean of t rounds forgets at most (1 + t) / (10 + t) of itself, so that the first weights do not linger."""
+"""After t rounds the mean keeps at most (1 + t) / (10 + t) of itself, so that the first weights do not linger."""
 
 
 class Average:
