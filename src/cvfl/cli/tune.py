@@ -100,7 +100,7 @@ def _line(tried: Tried, metric: str) -> str:
 
 
 def _told(best: Tried, metric: str) -> str:
-    return f"validation {metric} {score(best.value or 0.0)} with {_spelled(best.settings)}"
+    return f"validation {metric} {score(best.value or 0.0)}; {_spelled(best.settings)}"
 
 
 def _spelled(settings: Mapping[str, Any]) -> str:
