@@ -90,7 +90,7 @@ def test_a_search_is_repeated_and_gone_on_with(folder):
 def test_the_best_is_what_training_then_gets(folder):
     _, said = cvfl("--trials", 3, *FEW, "--out", "out")
     found = train(load_config(Path("out/best.toml"))).summary["metrics"]["validation"]["roc_auc"]
-    assert f"validation roc_auc {found:.4f} with" in said
+    assert f"validation roc_auc {found:.4f};" in said
     assert found == pytest.approx(max(float(value.split()[1]) for _, value, _ in values_of(said)), abs=5e-5)
 
 
