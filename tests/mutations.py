@@ -22,6 +22,7 @@ from cvfl.wire import (
     Gradient,
     Message,
     Passed,
+    Prediction,
     Report,
     Stop,
     decode,
@@ -177,7 +178,7 @@ def mutated(frame: bytes, other: bytes, draw: Iterator[int]) -> bytes:
 def received(frame: bytes, compressor: Compressor, shape: tuple[int, ...]) -> list[torch.Tensor]:
     """Everything in a frame, decompressed."""
     match decode(frame):
-        case Embedding(_, _, packet) | Evaluation(_, _, packet) | Gradient(_, packet, b""):
+        case Embedding(_, _, packet) | Evaluation(_, _, packet) | Prediction(_, _, packet) | Gradient(_, packet, b""):
             return [opened(packet, compressor, shape)]
         case Gradient(_, packet, weights):
             return [opened(data, compressor, shape) for data in (packet, weights)]

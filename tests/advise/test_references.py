@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -122,6 +123,43 @@ def summary(metric, own, alone, joined):
 )
 def test_what_federation_gains_is_one_sentence(given, told):
     assert told in gained(summary(*given))
+
+
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        "grpc",
+        pytest.param(
+            "nvflare",
+            marks=[pytest.mark.slow, pytest.mark.skipif(find_spec("nvflare") is None, reason="needs cvfl[nvflare]")],
+        ),
+    ],
+)
+def test_other_runtimes_are_compared_with_the_same_figures(tmp_path, runtime):
+    """All tables are on this machine, whatever carries the messages."""
+    config = tmp_path / "wine.toml"
+    config.write_text('rounds = 3\n[data]\nname = "wine"\nparties = 2\n[step_size]\neta = 0.1\n')
+    found = []
+    for how in ("inprocess", runtime):
+        out = tmp_path / how
+        command = ["train", str(config), "--compare", "--runtime", how, "--out", str(out)]
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, result.output
+        references = json.loads((out / "summary.json").read_text())["references"]
+        found.append([{key: value for key, value in one.items() if key != "seconds"} for one in references])
+    assert found[0] == found[1] != []
+
+
+def test_a_run_whose_tables_are_elsewhere_cannot_be_compared(tmp_path):
+    config = tmp_path / "bank.toml"
+    config.write_text(
+        'rounds = 3\n[step_size]\neta = 0.1\n[data]\nid = "ID"\n'
+        '[party.bank]\ntable = "bank.csv"\nlabel = "y"\n[party.shop]\n'
+    )
+    for how in ("inprocess", "grpc"):
+        result = CliRunner().invoke(app, ["train", str(config), "--compare", "--runtime", how])
+        assert result.exit_code == 2
+        assert result.output.splitlines()[-1] == "error: party.shop has no table; give table, or url and query"
 
 
 def test_a_run_is_compared_when_asked_for(tmp_path):

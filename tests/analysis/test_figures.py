@@ -98,8 +98,15 @@ def test_several_classes_as_scikit_learn_has_them() -> None:
     for c, one in enumerate(found.classes[:3]):
         assert one.roc_auc == near(metrics.roc_auc_score(y == c, p[:, c]))
         assert one.average_precision == near(metrics.average_precision_score(y == c, p[:, c]))
-        assert one.f1 == near(metrics.f1_score(y == c, p.argmax(1) == c))
+        assert one.f1 == pytest.approx(metrics.f1_score(y == c, p.argmax(1) == c), abs=0.03)  # of rounded counts
     assert found.classes[3].people is found.classes[3].roc_auc is None  # of three people nothing is told
+    several = np.minimum(y, 2)
+    decisions = p[:, :3].argmax(1)
+    precision, recall, f1, _ = metrics.precision_recall_fscore_support(several, decisions)
+    exact = many_classes(several, p[:, :3] / p[:, :3].sum(1, keepdims=True), 0)
+    assert [one.precision for one in exact.classes] == near(precision.tolist())
+    assert [one.recall for one in exact.classes] == near(recall.tolist())
+    assert [one.f1 for one in exact.classes] == near(f1.tolist())
 
 
 def test_a_quantity_as_scikit_learn_has_it() -> None:
@@ -141,4 +148,32 @@ def test_nothing_that_is_told_rests_on_few_people(n: int, seed: int) -> None:
 
 
 def test_cells_of_few_people_are_hidden() -> None:
-    assert hidden(np.array([[5, 4], [0, 9]])) == ((5, None), (None, 9))
+    assert hidden(np.array([[5, 4], [0, 9]])) == ((5, None), (None, 10))
+    assert hidden(np.array([[6, 5], [7, 9]])) == ((6, 5), (7, 9))
+
+
+def test_what_is_beside_a_hidden_cell_does_not_tell_it() -> None:
+    """Of a hundred positives one or two are missed: all that is said of decisions is the same."""
+
+    def decided(missed: int) -> dict[str, object]:
+        y = np.array([1.0] * 100 + [0.0] * 200)
+        p = np.where(y > 0, 0.9, 0.1)
+        p[:missed], p[100:140] = 0.2, 0.8
+        found = two_classes(y, p, 0.5, 0)
+        names = ("confusion", "accuracy", "precision", "recall")
+        return {name: getattr(found, name) for name in names} | {"f1": found.f1.value}
+
+    assert decided(1) == decided(2)
+    assert decided(1)["confusion"] == ((160, 40), (None, 100))
+    assert decided(30) != decided(31)  # of many people figures are exact
+
+
+def test_of_several_classes_neither() -> None:
+    def decided(wrong: int) -> list[tuple[float | None, ...]]:
+        y = np.repeat([0, 1, 2], 50)
+        p = np.eye(3)[y] * 0.8 + 0.2 / 3
+        p[:wrong] = p[60]
+        return [(one.precision, one.recall, one.f1) for one in many_classes(y, p, 0).classes]
+
+    assert decided(1) == decided(2)
+    assert decided(1) != decided(20)

@@ -138,3 +138,12 @@ def test_memory_of_the_roles_of_a_small_federation(tmp_path: Path) -> None:
             assert (
                 4 * 2000 * 72 <= one["added"] < 5 * 2000 * 72
             )  # four embeddings of a batch, and outputs at the server
+
+
+def test_warm_start(imported: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    """From the month before the first loss is lower, and the mark is reached sooner."""
+    found = imported("warm_start").compared(0, tmp_path, rows=1000, rounds=12)
+    assert found.warm_rounds is not None
+    assert found.warm_rounds < found.cold_rounds <= 12
+    assert found.last_loss < found.mark
+    assert 0 < found.warm_mb < found.cold_mb

@@ -62,6 +62,9 @@ INIT = (
 )
 
 
+TWO = INIT[2:6]
+
+
 def test_one_command_prepares_a_federation_and_the_next_trains_it(folder):
     code, output = cvfl(*INIT)
     assert code == 0, output
@@ -108,6 +111,16 @@ def test_files_are_named_as_seen_from_the_configuration(folder):
     assert load_config(folder / "sub" / "fed.toml").party["bank"].table.is_file()
 
 
+@pytest.mark.parametrize(("columns", "sparsity"), [(20, 0.25), (120, 0.4)])
+def test_of_many_columns_more_fade_out(folder, columns, sparsity):
+    random = np.random.default_rng(1)
+    wide = {"ID": list(range(ROWS))} | {f"x{i}": random.normal(size=ROWS) for i in range(columns)}
+    pq.write_table(pa.table(wide), folder / "shop.parquet")
+    code, output = cvfl(*INIT)
+    assert code == 0, output
+    assert load_config(folder / "fed.toml").optimizer.sparsity == sparsity
+
+
 def test_a_database_is_a_party_like_any_other(folder):
     with sqlite3.connect(folder / "town.db") as database:
         database.execute("create table people (ID integer, rent real)")
@@ -122,7 +135,7 @@ def test_a_database_is_a_party_like_any_other(folder):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--party", "bank=bank.csv", "--id", "ID", "--label", "y"], "--label takes PARTY.COLUMN, not 'y'"),
+        ([*TWO, "--id", "ID", "--label", "y"], "--label takes PARTY.COLUMN, not 'y'"),
         (["--party", "bank=bank.csv", "--id", "ID", "--label", "bnk.y"], "no party 'bnk'; did you mean 'bank'?"),
         (["--party", "bank=bank.csv", "--id", "ID", "--label", "bank.yy"], "has no column 'yy'"),
         (
@@ -135,7 +148,7 @@ def test_a_database_is_a_party_like_any_other(folder):
         ),
         (["--party", "bank=bank.csv", "--id", "ID", "--label", "bank.country"], "label 'country' has only 'DE'"),
         (["--party", "bank=bank.csv", "--label", "bank.y"], "--id is missing: id column (in every table: "),
-        (["--party", "bank=bank.csv", "--id", "ID"], "--label is missing"),
+        ([*TWO, "--id", "ID"], "--label is missing"),
         ([], "--party is missing"),
         (["--party", "bank"], "--party takes NAME=..., not 'bank'"),
         (["--party", "bank=bnk.csv"], "did you mean 'bank.csv'?"),

@@ -46,8 +46,7 @@ class Processes:
         """Start a role; its output goes on in the file ROLE.out, errors in ROLE.err."""
         sets = (f"network.address={self.address}", f"network.certificates={self.folder / 'certs'}")
         command = [SERVER] if role == SERVER else ["party", "--name", role]
-        command += [str(self.path), "--state", str(self.folder / "state" / role), "--log-json"]
-        command += ["--out", str(self.folder / ("run" if role == SERVER else "models"))]
+        command += [str(self.path), "--log-json", *self.options(role)]
         command += [word for change in sets for word in ("--set", change)]
         with (self.folder / f"{role}.out").open("ab") as out, (self.folder / f"{role}.err").open("ab") as err:
             self.children[role] = subprocess.Popen(
@@ -57,6 +56,11 @@ class Processes:
                 cwd=self.folder,
                 env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | self.environment,
             )
+
+    def options(self, role: str) -> list[str]:
+        """What a role is told beside its configuration."""
+        out = self.folder / ("run" if role == SERVER else "models")
+        return ["--state", str(self.folder / "state" / role), "--out", str(out)]
 
     def start_all(self) -> None:
         """Start everyone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def own_tables(folder: Path, case: str) -> RunConfig:
     changes = dict(TABLES[case])
     label = changes.pop("label", "y")
     config = table_settings(folder, HELD_OUT, **changes)
-    parties = config.party | {"bank": config.party["bank"].model_copy(update={"label": label})}
+    parties = config.party | {"bank": config.party["bank"].model_copy(update={"label": label, "tell_classes": True})}
     return config.model_copy(update={"party": parties})
 
 
@@ -54,9 +55,15 @@ def test_all_carriers_find_the_same(case: str, tmp_path: Path) -> None:
     expected = in_one_process(config, tmp_path / "one")
     assert expected.parties is not None
     assert [one.party for one in expected.parties.each] == ["bank", "shop"]
+    assert expected.names == (() if case == "a quantity" else ("overdue", "settled"))
     loop = Loop(config, tmp_path / "loop")
     loop.run()
     assert analyses(tmp_path / "loop") == {_place(config): expected}
+    classes = json.loads((tmp_path / "loop" / "run" / "summary.json").read_text())["classes"]
+    assert classes == ([] if config.privacy.relayed else list(expected.names))  # a server without labels has no names
+    if not config.privacy.relayed and expected.names:
+        write_report([tmp_path / "loop" / "run"], tmp_path / "page.html")
+        assert "decided overdue" in (tmp_path / "page.html").read_text(encoding="utf-8")
     if case in ("stopped", "labels at a party"):
         Loop(config, tmp_path / "faulty").run({loop.delivered - 1: FAULTS["everyone"]})
         assert analyses(tmp_path / "faulty") == {_place(config): expected}
@@ -70,6 +77,17 @@ def analyses(folder: Path) -> dict[str, Analysis | None]:
 def _place(config: RunConfig) -> str:
     """Where an analysis is: in the run directory, or at the party that holds the labels."""
     return "models" if config.privacy.relayed else "run"
+
+
+def test_names_of_classes_leave_a_party_only_if_it_says_so(tmp_path: Path) -> None:
+    config = own_tables(tmp_path, "two classes")
+    quiet = {"bank": config.party["bank"].model_copy(update={"tell_classes": False})}
+    config = config.model_copy(update={"party": config.party | quiet})
+    Loop(config, tmp_path / "loop").run()
+    found = read_analysis(tmp_path / "loop" / "run")
+    assert found is not None
+    assert found.names == ()
+    assert json.loads((tmp_path / "loop" / "models" / "bank.json").read_text())["classes"] == ["overdue", "settled"]
 
 
 def test_by_grpc_labels_that_stay_with_a_party_keep_the_analysis_there(tmp_path: Path) -> None:
@@ -101,8 +119,9 @@ def test_metrics_of_the_last_evaluation_are_those_of_the_analysis(tmp_path: Path
     assert found is not None
     assert found.two is not None
     assert found.two.roc_auc.value == pytest.approx(test["roc_auc"])
-    assert found.two.f1.value == pytest.approx(test["f1"])
-    assert found.two.accuracy == pytest.approx(test["accuracy"])
+    # Of so few rows cells are hidden, and what the figures are made of is rounded to five of some thirty people.
+    assert found.two.f1.value == pytest.approx(test["f1"], abs=0.2)
+    assert found.two.accuracy == pytest.approx(test["accuracy"], abs=0.2)
     assert found.decision.threshold == result.summary["threshold"]
     assert result.summary["kept"] + 1 < result.summary["rounds"]
 

@@ -28,11 +28,13 @@ TABLES: dict[str, dict[str, Any]] = {
     "private, validation": {"data": {"validation_share": 0.2}, "compressor": "topk:bits=8"},
     "private, stratified": {"data": {"stratify": True, "validation_share": 0.2, "test_share": 0.2}},
     "private, by time": {"data": {"split_by": "age", "validation_share": 0.2}, "compressor": "identity"},
+    "private, by groups": {"data": {"split_groups": "age", "validation_share": 0.2}, "compressor": "identity"},
     "private, algorithm 2": {"algorithm": 2, "local_iterations": 1},
     "private, auto": AUTO | {"data": {"validation_share": 0.2}, "batch_size": 16},
     "private, budget": AUTO | {"rounds": 12, "batch_size": 16, "budget": 23_300},
     "embedded categories": {"data": {"prepare": {"categories": "embedding", "rare": 0.0}}},
     "aligned": {"data": {"alignment": "aligned", "validation_share": 0.2}},
+    "aligned, by groups": {"data": {"alignment": "aligned", "split_groups": "age"}},
     "aligned, stratified": {"data": {"alignment": "aligned", "stratify": True}},
 }
 

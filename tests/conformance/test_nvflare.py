@@ -160,6 +160,29 @@ def test_the_simulator_ends_in_the_same_bits_and_bytes(changes, tmp_path):
     assert (tmp_path / "out" / "report.html").exists()
 
 
+@needs_flare
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["rounds=60", "stopping.patience=2", "step_size.eta=0.3", "evaluate_every=2"],
+        ["data.split_by=a", "data.test_share=0.2"],
+        ["data.split_groups=b", "data.test_share=0.2"],
+    ],
+    ids=["stopping", "by time", "by groups"],
+)
+def test_a_simulation_of_own_tables_stops_and_splits_as_in_one_process(tmp_path, changes):
+    config = load_config(own_tables(tmp_path / "tables", 20, PARTIES[:2]), changes)
+    result, expected = train_nvflare(config, tmp_path / "out"), train(config, out=tmp_path / "one")
+    assert outcome(result.summary) == outcome(expected.summary)
+    for key in ("kept", "split", "classes"):
+        assert result.summary.get(key) == expected.summary.get(key)
+    assert expected.summary["classes"] == ["no", "yes"]
+    assert read_analysis(tmp_path / "out") == read_analysis(tmp_path / "one")
+    if "stopping.patience=2" in changes:
+        assert expected.summary["kept"] + 1 < expected.summary["rounds"] < 60
+
+
 @pytest.fixture
 def federation(tmp_path) -> Iterator[Callable[..., tuple[LocalFederation, Path, RunConfig]]]:
     """Makes a federation whose sites have their sections, a job for it, and the configuration that knows all."""

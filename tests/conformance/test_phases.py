@@ -25,7 +25,9 @@ from cvfl.wire import (
     Gone,
     Gradient,
     Matched,
+    Message,
     Passed,
+    Prediction,
     Report,
     Spelling,
     Stop,
@@ -68,6 +70,7 @@ def messages(m: int, session: int, how: How = "align") -> list[Anything]:
         Begin(session=session, m=max(m, 1), t0=0),
         Embedding(0, m, b""),
         Evaluation(0, m, b""),
+        Prediction(0, m, b""),
         Broadcast(0, (), ()),
         Folded(0, b"", ()),
         Gradient(0, b""),
@@ -82,12 +85,12 @@ def messages(m: int, session: int, how: How = "align") -> list[Anything]:
 def frame(message: Anything, m: int) -> bytes:
     if isinstance(message, Blinded | Gone | Matched):
         return encode_setup(message)
-    if isinstance(message, Embedding | Evaluation | Broadcast | Folded | Gradient | Stop | Passed | Report):
+    if isinstance(message, Message):
         return encode(message)
     return encode_control(message, m)
 
 
-SEATS = [Seat(*flags) for flags in itertools.product((True, False), repeat=3)]
+SEATS = [Seat(*flags) for flags in itertools.product((True, False), repeat=4)]
 
 
 def at(link: Link, phase: Phase, how: How) -> Link:
@@ -114,7 +117,7 @@ def test_both_ends_agree_in_every_phase_on_every_message(seat: Seat) -> None:
             with pytest.raises(RemoteProtocolError, match=rf"^peer: an unexpected {type(message).__name__} \("):
                 ends[1].take(message, "peer")
             assert [end.phase for end in ends] == [phase, phase]
-    assert seen.total() == len(Phase) * len(HOWS) * 2 * 21
+    assert seen.total() == len(Phase) * len(HOWS) * 2 * 22
     assert seen[True] > 60
 
 
@@ -140,12 +143,22 @@ def reachable(seat: Seat, how: How) -> dict[Phase, set[tuple[str, Direction]]]:
 def test_labels_and_the_secret_pass_in_one_direction_and_once(seat: Seat, how: How) -> None:
     found = reachable(seat, how)
     anew = seat.tables and how != "known"
-    assert (Phase.SECRET in found, Phase.MATCHED in found) == (anew, anew)
+    assert (Phase.SECRET in found, Phase.MATCHED in found) == (anew, anew and not seat.predicts)
     assert (Phase.ALIGNING in found) == (anew and how == "align")
-    for kind, own in (("RowSecret", seat.first), ("Targets", seat.label)):
+    for kind, own, told in (("RowSecret", seat.first, anew), ("Targets", seat.label, anew and not seat.predicts)):
         passes = [way for said in found.values() for name, way in said if name == kind]
-        assert passes == ([UP if own else DOWN] if anew else [])
-    assert {Phase.WAITING, Phase.RECALLED, Phase.KNOWN, Phase.TOLD, Phase.TRAINING, Phase.ENDED} <= found.keys()
+        assert passes == ([UP if own else DOWN] if told else [])
+    assert {Phase.WAITING, Phase.RECALLED, Phase.KNOWN, Phase.TOLD, Phase.ENDED} <= found.keys()
+    assert (Phase.TRAINING in found, Phase.PREDICTING in found) == (not seat.predicts, seat.predicts)
+
+
+@pytest.mark.parametrize("seat", SEATS, ids=str)
+def test_batches_pass_in_a_prediction_and_scores_to_the_label(seat: Seat) -> None:
+    said = reachable(seat, "align")
+    passes = {way for phase in said.values() for name, way in phase if name == "Prediction"}
+    assert passes == (set() if not seat.predicts else {UP, DOWN} if seat.label else {UP})
+    rounds = {name for phase in said.values() for name, _ in phase} & {"Embedding", "Evaluation", "Gradient", "Stop"}
+    assert bool(rounds) is not seat.predicts
 
 
 def runs(folder: Path) -> dict[str, RunConfig]:
@@ -179,7 +192,9 @@ def _try_on_party(loop: Loop, name: str, tried: set[tuple[Any, ...]]) -> None:
     phase = role._link.phase
     for message in [] if role.done else messages(0, role._session):
         kind = type(message)
-        own = isinstance(message, Embedding | Evaluation | Gone | Passed | Report)  # only parties send these
+        own = isinstance(
+            message, Embedding | Evaluation | Prediction | Gone | Passed | Report
+        )  # only parties send these
         if (phase, kind, DOWN) in TABLE and role._link.seat.allows(kind, DOWN):
             continue
         with pytest.raises(RemoteProtocolError, match=rf"^{name}: from the server: "):

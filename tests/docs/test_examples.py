@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,8 @@ from typer.testing import CliRunner
 
 import cvfl
 from cvfl.cli import app
-from cvfl.config.files import load_config, parse_config
+from cvfl.config.files import load_config
+from cvfl.federation.agreement.terms import terms_of
 from cvfl.federation.train import train
 
 ROOT = Path(__file__).parents[2]
@@ -84,13 +84,14 @@ def test_three_organisations_agree_and_learn(tmp_path: Path, monkeypatch: pytest
     assert CliRunner().invoke(app, shlex.split(certificates[1])).exit_code == 0
     names = ("server", "hospital", "bank", "insurer")
     assert all(Path("certs", f"{name}.crt").exists() for name in names)
-    roles = {name: tomllib.loads(Path(f"{name}.toml").read_text()) for name in names}
-    own = {name: values.pop("party") for name, values in roles.items()}
-    assert list(own.pop("server")) == list(own)  # the parties that the server names, in its order
-    for values in roles.values():
-        assert values == roles["server"]  # the terms of the run
-    parties = {name: sections[name] for name, sections in own.items()}
-    result = train(parse_config(roles["server"] | {"party": parties}))
+    signing = re.search(r"cvfl (terms terms.toml .*?)  #", Path("start.sh").read_text())
+    assert signing
+    assert CliRunner().invoke(app, shlex.split(signing[1])).exit_code == 0
+    roles = {name: load_config(Path(f"{name}.toml")) for name in names}
+    for config in roles.values():
+        assert terms_of(config) == terms_of(roles["server"])
+    parties = {name: roles[name].party[name] for name in names[1:]}
+    result = train(roles["server"].model_copy(update={"party": parties}))
     learnt(result.summary)
 
 
@@ -116,3 +117,7 @@ def test_three_organisations_start_on_one_machine(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     learnt(json.loads((folder / "runs" / "server-0" / "summary.json").read_text()))
     assert {path.name for path in (folder / "models").iterdir()} >= {"hospital.safetensors", "bank.preparation"}
+    scores = pd.read_csv(folder / "scores.csv")
+    assert list(scores.columns) == ["person", "score", "class"]
+    assert len(scores) == 442  # everyone, also who was in no training
+    assert set(scores["class"]) == {"yes", "no"}

@@ -183,9 +183,39 @@ def test_the_latest_rows_are_held_out(folder, kind):
     assert sorted(again.test[0].tolist()) == sorted(data.test[0].tolist())
 
 
+@pytest.mark.parametrize("kind", ["number", "category", "date"])
+@pytest.mark.parametrize("how", ["private", "kept", "aligned"])
+def test_no_group_is_in_two_parts(folder, how, kind):
+    """Households of one to four, whose number is a feature under another name, so that it can be seen."""
+    homes = [i // 4 if i % 3 else 100 + i for i in range(PEOPLE)]
+    words = {"number": homes, "category": [f"h{n}" for n in homes]}
+    words["date"] = [str(date(2024, 1, 1) + timedelta(days=n)) for n in homes]
+    everyone = people() | {"home": homes, "household": words[kind]}
+    write_csv(folder / "bank.csv", pick(everyone, "ID", "home", "household", "y"), list(range(100)))
+    write_csv(folder / "shop.csv", pick(everyone, "ID", "basket"), list(range(100)))
+    changes = ["party.shop.table=shop.csv", "data.split_groups=household", "data.prepare.scale=none"]
+    changes += ["data.test_share=0.3", "data.validation_share=0.2"]
+    changes += ["data.alignment=aligned"] if how == "aligned" else []
+    seen = set()
+    for seed in range(4):
+        config = load_config(folder / "fed.toml", [*changes, f"data.split_seed={seed}"])
+        data = load_data(config, kept=folder / "kept" if how == "kept" else None).data
+        assert data.train[0].shape[1] == 1  # the column of groups is no feature
+        parts = [set(x[0][:, 0].tolist()) for x in (data.train, data.validation, data.test)]
+        assert sum(len(part) for part in parts) == len(set.union(*parts)) == len({homes[i] for i in range(100)})
+        assert [len(x[0]) for x in (data.validation, data.test)] == pytest.approx([20, 30], abs=4)
+        seen.add(frozenset(parts[2]))
+    assert len(seen) == 4
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        (["data.split_groups=basket"], "bank.csv: data.split_groups: 'basket' must be in this table, which has the"),
+        (["data.split_groups=gap"], "data.split_groups: 'gap' is missing in 2 of 100 rows"),
+        (["data.split_groups=club"], r"a group has \d\d of 70 rows; parts keep their shares if none has more than 10%"),
+        (["data.split_groups=age", "data.split_by=age"], "data.split_by and data.split_groups exclude each other"),
+        (["data.split_groups=age", "data.name=wine", "party={}"], "data.split_groups is for tables of the parties"),
         (["data.split_by=basket"], "bank.csv: data.split_by: 'basket' must be in this table, which has the label"),
         (["data.split_by=ID"], "data.split_by: 'ID' is a category; it must have dates or numbers"),
         (["data.split_by=gap"], "data.split_by: 'gap' is missing in 2 of 100 rows"),
@@ -194,8 +224,8 @@ def test_the_latest_rows_are_held_out(folder, kind):
     ],
 )
 def test_what_rows_cannot_be_split_by(folder, changes, message):
-    everyone = people() | {"gap": [None if i < 2 else i for i in range(PEOPLE)]}
-    write_csv(folder / "bank.csv", pick(everyone, "ID", "age", "gap", "y"), list(range(100)))
+    everyone = people() | {"gap": [None if i < 2 else i for i in range(PEOPLE)], "club": ["gold", "none"] * 60}
+    write_csv(folder / "bank.csv", pick(everyone, "ID", "age", "gap", "club", "y"), list(range(100)))
     with pytest.raises(CvflError, match=message):
         loaded(folder, *changes)
 

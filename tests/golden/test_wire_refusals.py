@@ -81,7 +81,7 @@ FRAMES = {
         *(FRAME[:-1], FRAME + b"\0", FRAME[:-3] + FRAME[-2:], FRAME[:-2] + b"\0" + FRAME[-2:]),
         *(edited(FRAME, at, b"\7") for at in range(1, len(FRAME))),
     ],
-    "F6": [at_start(FRAME, bytes([0x20 | kind])) for kind in (0, 5, 14, 15)],
+    "F6": [at_start(FRAME, bytes([0x20 | kind])) for kind in (0, 5, 15)],
     "F7": [edited(resealed(edited(frame, 1, b"\0")), 0, b"") for frame in (FRAME, PASSED, REPORT)]
     + [sealed(b"\x24\0\3" + body(golden("frame-evaluation")))],
     "F8": [

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from cvfl.errors import ConfigError
 from cvfl.models import MVCNN, Attention, Sum, Tabular, TabularMLP, party_model, server_model
+from cvfl.models.tabular import Gates
+from cvfl.protocol import Optimizer
 from cvfl.protocol.fusion import held, joined
 from cvfl.protocol.learning.layers import Forward, initialised
 from cvfl.rng import stream
@@ -240,6 +245,43 @@ def test_numbers_fill_the_boxes_of_their_scale_one_after_the_other() -> None:
     z = torch.special.ndtri(places)[:, None]
     filled = torch.tensor([0.0, 0.0, 0.0, 0.5, 1.0, 1.0], dtype=F64) - 0.5
     torch.testing.assert_close(model(z)[:, 0].atanh(), filled, rtol=0, atol=1e-9)
+
+
+def test_gates_of_columns_that_do_not_help_close() -> None:
+    """The label is in the first of six columns; the steps are Adam's, as `init` has them."""
+    model = initialised(party_model("tabular", (6,), 1, (8,), F64), 1, 1)
+    how = Optimizer(name="adamw", sparsity=0.25)
+    optimizer = how.build(list(model.parameters()))
+    for group in optimizer.param_groups:
+        group["lr"] = 0.003
+    for n in range(500):
+        drawn = stream(n, "gates").uniform(64 * 7)
+        x, noise = torch.tensor(drawn, dtype=F64).mul(2).sub(1).reshape(64, 7).split([6, 1], 1)
+        optimizer.zero_grad()
+        (model(x) - x[:, :1].tanh() - noise).square().mean().backward()
+        how.step(optimizer, model)
+    gates = model.gates.scale.detach()
+    assert gates[0] > 0.1
+    assert gates[1:].abs().max() < 0.01
+
+
+@given(st.lists(st.floats(-2, 2), min_size=1, max_size=5), st.floats(0, 1))
+def test_a_gate_shrinks_towards_zero_and_not_beyond(scale: list[float], by: float) -> None:
+    gates = Gates(len(scale)).double()
+    with torch.no_grad():
+        gates.scale.copy_(torch.tensor(scale, dtype=F64))
+    gates.shrink(by)
+    for before, after in zip(scale, gates.scale.tolist(), strict=True):
+        assert after == pytest.approx(math.copysign(max(0.0, abs(before) - by), before), abs=1e-12)
+
+
+def test_without_sparsity_gates_are_ordinary_weights() -> None:
+    model = initialised(party_model("tabular", (3,), 2, (4,), F64), 1, 1)
+    optimizer = Optimizer(name="sgd").build(list(model.parameters()))
+    before = model.gates.scale.detach().clone()
+    model(numbers(5, 3)).sum().backward()
+    Optimizer(name="sgd").step(optimizer, model)  # a step of no length
+    assert torch.equal(model.gates.scale, before)
 
 
 def test_dropout_is_of_training_and_from_the_stream_of_layers() -> None:

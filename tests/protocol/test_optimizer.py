@@ -26,7 +26,7 @@ def steps(net: nn.Module, optimizer: torch.optim.Optimizer, how: Optimizer, coun
             group["lr"] = 0.1 / (n + 1)
         optimizer.zero_grad()
         net(x).square().sum().backward()
-        how.step(optimizer)
+        how.step(optimizer, net)
     return [p.detach().clone() for p in net.parameters()]
 
 

@@ -49,6 +49,7 @@ MESSAGES: list[Control | Targets] = [
     End(rounds=40),
     Refusal(reason="äöü: why not"),
     Targets(2, 1, 3, b"\0\1\2\3", struct.pack("<3d", 0.0, 1.5, -2.0)),
+    Hello(name="a", terms={}, offer=Offer(width=4, compressor="identity", label=True, classes=["no", "yes"])),
     Targets(2, 2, 1, b"\0\1\2\3", struct.pack("<3d", 0.0, 0.1, -2.0)),
     Targets(2, 0, 1, bytes([0, 0, 2, 3] * 20), struct.pack("<60d", *[0.0, 1.0, 0.0] * 20)),
     Targets(2, 0, 1, b"", b""),

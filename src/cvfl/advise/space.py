@@ -68,11 +68,12 @@ SPACE: tuple[Choice | Span, ...] = (
     Span("step_size.eta", 0.1, 10.0),
     Choice("batch_size", (32, 64, 128, 256, 512), lambda config: config.epochs is not None),
     Choice("local_iterations", LOCAL_ITERATIONS, lambda config: config.algorithm == 1),
-    Choice("party_model.width", (8, 16, 32, 64)),
+    Choice("party_model.width", (8, 16, 32, 64, 128)),
     Choice("party_model.hidden", ([32], [64], [128], [64, 64], [128, 64])),
     Choice("party_model.dropout", (0.0, 0.1, 0.2, 0.4)),
-    Choice("server_model.hidden", ([], [32], [64])),
+    Choice("server_model.hidden", ([], [32], [64], [128])),
     Choice("optimizer.weight_decay", (0.0, 1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0)),
+    Choice("optimizer.sparsity", (0.0, 0.1, 0.25, 0.5), lambda config: config.party_model.name == "tabular"),
     Choice("compressor", ("auto", "identity", "scalar:bits=4"), _plain),
 )
 

@@ -12,6 +12,7 @@ from cvfl.analysis.quantity import quantity
 from cvfl.analysis.two import two_classes
 from cvfl.protocol import Loss, Plan, Server, Units
 from cvfl.protocol.learning.decision import Decided
+from cvfl.protocol.outputs import outputs_of
 from cvfl.runs.analysis import FEW, Analysis, Chosen, Parties
 from cvfl.runtime import one_thread_a_role
 
@@ -22,11 +23,24 @@ def analyse(server: Server, names: Sequence[str]) -> Analysis | None:
     if server.held_out is None or plan.test_rows < FEW or len(torch.unique(labels.test)) < 2:
         return None
     with one_thread_a_role(), torch.no_grad():
-        outputs = server.models["server"].eval()(server.held_out)
-        validation, test = torch.split(outputs, [plan.validation_rows, plan.test_rows])
-        decided = plan.decision.fit(plan.loss, validation, labels.validation)
-        found = _figures(plan, decided, test, labels.test, labels.units)
+        test = _outputs(server)[plan.validation_rows :]
+        found = _figures(plan, decided_of(server), test, labels.test, labels.units)
         return found.model_copy(update={"parties": _parties(server, names)})
+
+
+def decided_of(server: Server) -> Decided:
+    """How outputs of the models that a run leaves become probabilities and decisions: by its validation rows."""
+    plan, labels = server.plan, server.labels
+    if server.held_out is None:  # it was stopped, or has no such rows
+        return plan.decision.fit(plan.loss, torch.empty(0), torch.empty(0))
+    with one_thread_a_role(), torch.no_grad():
+        return plan.decision.fit(plan.loss, _outputs(server)[: plan.validation_rows], labels.validation)
+
+
+def _outputs(server: Server) -> torch.Tensor:
+    """Of all held-out rows."""
+    assert server.held_out is not None
+    return outputs_of(server.models["server"].eval(), server.held_out)
 
 
 def _figures(plan: Plan, decided: Decided, outputs: torch.Tensor, labels: torch.Tensor, units: Units) -> Analysis:

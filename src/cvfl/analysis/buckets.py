@@ -50,5 +50,19 @@ def binned(p: Floats, y: NDArray[Any], bins: int = 10, least: float = FEW) -> tu
 
 
 def hidden(counts: NDArray[Any]) -> Confusion:
-    """Counts without those of few people."""
-    return tuple(tuple(int(n) if n >= FEW else None for n in row) for row in counts)
+    """Counts without those of few people, which the others must not tell either."""
+    shown = coarse(counts)
+    return tuple(
+        tuple(int(n) if exact >= FEW else None for n, exact in zip(*rows, strict=True))
+        for rows in zip(shown, counts, strict=True)
+    )
+
+
+def coarse(counts: NDArray[Any]) -> Floats:
+    """The counts of a confusion matrix as decisions are judged by them: as they are, if none is of few people.
+
+    Else all are rounded to multiples of `FEW`: totals are known, and what is computed from exact counts would tell the
+    ones that are hidden.
+    """
+    exact = counts.astype(np.float64)
+    return exact if (counts >= FEW).all() else FEW * np.round(exact / FEW)

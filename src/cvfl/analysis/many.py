@@ -10,11 +10,10 @@ from sklearn.metrics import (
     average_precision_score,
     confusion_matrix,
     log_loss,
-    precision_recall_fscore_support,
     roc_auc_score,
 )
 
-from cvfl.analysis.buckets import hidden
+from cvfl.analysis.buckets import coarse, hidden
 from cvfl.analysis.resample import Floats, estimates, interval
 from cvfl.runs.analysis import FEW, ManyClasses, OneClass
 
@@ -28,15 +27,24 @@ def many_classes(y: NDArray[Any], p: Floats, seed: int) -> ManyClasses:
         return np.array([(counts * right).sum() / counts.sum()])
 
     (estimate,) = estimates(accuracy(np.ones(len(y))), *interval(accuracy, len(y), seed))
-    scores = precision_recall_fscore_support(y, p.argmax(1), labels=classes, zero_division=0.0)
+    matrix = confusion_matrix(y, p.argmax(1), labels=classes)
+    scores = _scores(coarse(matrix))
     return ManyClasses(
         accuracy=estimate,
-        f1=float(scores[2].mean()),
+        f1=float(_scores(matrix.astype(np.float64))[2].mean()),  # a mean over classes tells of none
         log_loss=float(log_loss(y, p, labels=classes)),
         brier=float(((p - (y[:, None] == classes)) ** 2).sum(1).mean()),
-        confusion=hidden(confusion_matrix(y, p.argmax(1), labels=classes)),
-        classes=tuple(_one(y == c, p[:, c], *(score[c] for score in scores[:3])) for c in classes),
+        confusion=hidden(matrix),
+        classes=tuple(_one(y == c, p[:, c], *(score[c] for score in scores)) for c in classes),
     )
+
+
+def _scores(counts: Floats) -> tuple[Floats, Floats, Floats]:
+    """Precision, recall and F1 of every class; 0 where nobody is, or is decided to be."""
+    right, decided, people = counts.diagonal(), counts.sum(0), counts.sum(1)
+    shares = ((right, decided), (right, people), (2 * right, decided + people))
+    precision, recall, f1 = (np.divide(a, b, out=np.zeros(len(a)), where=b > 0) for a, b in shares)
+    return precision, recall, f1
 
 
 def _one(mine: NDArray[np.bool_], p: Floats, precision: float, recall: float, f1: float) -> OneClass:

@@ -36,3 +36,8 @@ def estimates(values: Floats, low: Floats, high: Floats) -> list[Estimate]:
     return [
         Estimate(value=float(value), low=float(a), high=float(b)) for value, a, b in zip(values, low, high, strict=True)
     ]
+
+
+def widened(one: Estimate, value: float) -> Estimate:
+    """The estimate with another value, and an interval that has it."""
+    return Estimate(value=value, low=min(one.low, value), high=max(one.high, value))

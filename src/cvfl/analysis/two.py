@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import brier_score_loss, confusion_matrix, log_loss
 
-from cvfl.analysis.buckets import binned, cuts, evenly, hidden
-from cvfl.analysis.resample import Floats, estimates, interval
-from cvfl.runs.analysis import FEW, Points, Tenth, TwoClasses
+from cvfl.analysis.buckets import binned, coarse, cuts, evenly, hidden
+from cvfl.analysis.resample import Floats, estimates, interval, widened
+from cvfl.runs.analysis import FEW, Estimate, Points, Tenth, TwoClasses
 
 MOST_POINTS = 100
 
@@ -38,6 +38,7 @@ def two_classes(y: NDArray[Any], p: Floats, threshold: float, seed: int) -> TwoC
     """All figures of labels 0 and 1 and the probabilities of the latter."""
     ranking, positive = Ranking(y, p), y > 0
     tp, fp = ranking.found(np.ones(len(y)))
+    curves = _curves(ranking, len(y), threshold, seed)
     return TwoClasses(
         positives=int(positive.sum()),
         ks=float((tp / tp[-1] - fp / fp[-1]).max(initial=0.0)),
@@ -45,18 +46,20 @@ def two_classes(y: NDArray[Any], p: Floats, threshold: float, seed: int) -> TwoC
         brier=float(brier_score_loss(positive, p)),
         calibration=binned(p, y),
         tenths=tenths(y, ranking),
-        **_decisions(positive, p >= threshold),
-        **_curves(ranking, len(y), threshold, seed),
+        **_decisions(positive, p >= threshold, curves.pop("f1")),
+        **curves,
     )
 
 
-def _decisions(positive: NDArray[np.bool_], chosen: NDArray[np.bool_]) -> dict[str, Any]:
-    """Figures at the threshold."""
+def _decisions(positive: NDArray[np.bool_], chosen: NDArray[np.bool_], f1: Estimate) -> dict[str, Any]:
+    """Figures at the threshold; F1 with the interval that it has."""
     matrix = confusion_matrix(positive, chosen, labels=[False, True])
+    (tn, fp), (fn, tp) = coarse(matrix)
     return {
-        "accuracy": float((chosen == positive).mean()),
-        "precision": float(matrix[1, 1] / max(1, chosen.sum())),
-        "recall": float(matrix[1, 1] / positive.sum()),
+        "accuracy": float((tn + tp) / max(1, tn + fp + fn + tp)),
+        "precision": float(tp / max(1, fp + tp)),
+        "recall": float(tp / max(1, fn + tp)),
+        "f1": widened(f1, float(2 * tp / max(1, 2 * tp + fp + fn))),
         "confusion": hidden(matrix),
     }
 

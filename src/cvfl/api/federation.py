@@ -18,13 +18,14 @@ from cvfl.api.progress import shown
 from cvfl.api.run import Bytes, Metrics, Run, Scores
 from cvfl.config.draft import configuration
 from cvfl.config.examine import Choices, check_choices, examine
-from cvfl.config.files import load_config, merged, parse_config, read_toml
+from cvfl.config.files import load_config, merged, parse_config, read_values
 from cvfl.config.schema import RunConfig
 from cvfl.config.sections import id_columns
 from cvfl.data import VerticalData
 from cvfl.data.tables.sources import Source, open_table
 from cvfl.errors import ConfigError, DataError
 from cvfl.federation.load import load_data
+from cvfl.federation.start import Start
 from cvfl.federation.train import train
 from cvfl.protocol import Loss
 from cvfl.protocol.recipe import MakeModel
@@ -81,7 +82,7 @@ class Federation:
     def from_config(cls, path: str | Path) -> Federation:
         """The federation of a configuration file, as `cvfl train` takes it."""
         config = load_config(Path(path))  # refuses what is wrong, and finds files from where the configuration is
-        values = read_toml(Path(path))
+        values = read_values(Path(path))
         for name, section in config.party.items():
             if section.table:
                 values["party"][name]["table"] = str(section.table)
@@ -180,6 +181,7 @@ class Federation:
         callbacks: Sequence[Callback] = (),
         out: str | Path | None = None,
         resume: bool = False,
+        start: Run | str | Path | None = None,
         progress: bool | None = None,
         noise_secrets: Mapping[str, bytes] | None = None,
         **settings: Any,
@@ -190,8 +192,10 @@ class Federation:
         `models` by party map a batch of its rows to B x P embeddings; an own `server_model` maps the list of embeddings
         to outputs, and one as a mapping is that section of the configuration. A callback that returns True stops the
         run after that round, and so does Ctrl-C. With `out` the run directory is kept there, and `resume` goes on with
-        one that was stopped. Every runtime ends in the same bits. A progress bar is shown in notebooks and terminals,
-        unless `progress` says otherwise. Noise comes from secrets of the parties: given ones repeat a run.
+        one that was stopped. `start` is an earlier run, or its directory: new rows, the same columns; models begin with
+        its weights, and columns become numbers as they did there. Every runtime ends in the same bits. A progress bar
+        is shown in notebooks and terminals, unless `progress` says otherwise. Noise comes from secrets of the parties:
+        given ones repeat a run.
         """
         if isinstance(server_model, Mapping):
             settings["server_model"], server_model = server_model, None
@@ -210,10 +214,19 @@ class Federation:
                 own = self._makers(models)
                 head = None if server_model is None else _maker(server_model)
                 result = train(
-                    config, self._data, target, compressor, seen, own, head, resume, noise_secrets=noise_secrets
+                    config,
+                    self._data,
+                    target,
+                    compressor,
+                    seen,
+                    own,
+                    head,
+                    resume,
+                    noise_secrets=noise_secrets,
+                    start=_started(start),
                 )
                 return Run(target, result.models, folder)
-            self._elsewhere(runtime, models or server_model, resume)
+            self._elsewhere(runtime, models or server_model, resume, start)
             try:
                 self._apart(runtime, config, target, seen)
             except _Stop:
@@ -227,7 +240,7 @@ class Federation:
             raise ConfigError(f"models of {', '.join(models)}; the parties are {', '.join(self.parties)}")
         return [_maker(models[name]) for name in self.parties]
 
-    def _elsewhere(self, runtime: str, own_models: object, resume: bool) -> None:
+    def _elsewhere(self, runtime: str, own_models: object, resume: bool, start: object) -> None:
         """What cannot leave this process."""
         if runtime not in ("grpc", "nvflare"):
             raise ConfigError(f"runtime: 'inprocess', 'grpc' or 'nvflare', not {runtime!r}")
@@ -240,6 +253,8 @@ class Federation:
             )
         if resume:
             raise ConfigError(f"runtime = {runtime!r}: resume goes on with runs in one process")
+        if start:
+            raise ConfigError(f"runtime = {runtime!r}: start is for runs in one process")
 
     def _apart(self, runtime: str, config: RunConfig, out: Path, seen: Callable[[Progress], None]) -> None:
         """Train with every role in a process of its own."""
@@ -257,6 +272,14 @@ class Federation:
                 values["party"][name] |= {"url": section.url} if section.url else {}  # with its password
             path.write_text(tomlkit.dumps(values), encoding="utf-8")
             train_grpc(path, [], out, lambda event: seen(progress_of(event)) if event["event"] == "round" else None)
+
+
+def _started(run: Run | str | Path | None) -> Start | None:
+    if run is None:
+        return None
+    from cvfl.serving.bundles import start_from  # noqa: PLC0415  not needed by those who start afresh
+
+    return start_from(run.path if isinstance(run, Run) else Path(run))
 
 
 def _maker(model: Model) -> MakeModel:

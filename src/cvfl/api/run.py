@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
@@ -10,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from torch import nn
+from torch import Tensor, nn
 
+from cvfl.api.frames import write_frames
 from cvfl.protocol.learning.metrics import BETTER_LOW
 from cvfl.report.format import MB, shares
 from cvfl.runs.analysis import Analysis
 from cvfl.runs.journal import read_lines
 from cvfl.runs.read import read_run
-from cvfl.runs.record import CompressionError, Sent
+from cvfl.runs.record import CompressionError, Sent, StartedFrom
 from cvfl.scratch import Scratch
 
 
@@ -63,7 +65,7 @@ class Metrics:
 class Bytes:
     """Bytes of frames, counted where they leave: of training up to the server and down, and what else they were for.
 
-    `setup` is agreeing on the run and ending it. Runs recorded by versions before 0.4 have None for the last two.
+    `setup` is agreeing on the run and ending it. Runs of versions before 0.4 have None for it and for the alignment.
     """
 
     up: int
@@ -71,6 +73,7 @@ class Bytes:
     evaluation: int
     alignment: int | None
     setup: int | None
+    prediction: int = 0
 
     @property
     def training(self) -> int:
@@ -80,7 +83,7 @@ class Bytes:
     @property
     def total(self) -> int:
         """All that were counted."""
-        return self.training + self.evaluation + (self.alignment or 0) + (self.setup or 0)
+        return self.training + self.evaluation + (self.alignment or 0) + (self.setup or 0) + self.prediction
 
 
 class Run:
@@ -116,6 +119,16 @@ class Run:
         """Metrics of the last evaluation: ``run.metrics.test.roc_auc``."""
         found = self._recorded.metrics
         return Metrics(Scores(found.train), Scores(found.validation), Scores(found.test))
+
+    @property
+    def started_from(self) -> StartedFrom | None:
+        """The run whose models it started from, if it did not begin with fresh ones."""
+        return self._recorded.started_from
+
+    @property
+    def warning(self) -> str | None:
+        """One line that says that training seems to diverge and what to change, if it does."""
+        return self._recorded.warning
 
     @property
     def analysis(self) -> Analysis | None:
@@ -157,6 +170,25 @@ class Run:
         rows = [_flat(line) for line in read_lines(self.path / "metrics.jsonl")]
         columns = dict.fromkeys(key for row in rows for key in row)
         return pa.table({key: [row.get(key) for row in rows] for key in columns})
+
+    def predict(self, rows: Mapping[str, Any]) -> pa.Table:
+        """Scores of new rows, by party: frames with the columns of training, of which those that all parties hold.
+
+        Frames are pandas, polars or Arrow; a run that was trained on tensors takes tensors. Two classes have a `score`,
+        which is a probability, and a `class`; several a score each; a quantity has a `value` in its own units. What is
+        left out or not used is a warning. An Arrow table: ``run.predict(frames).to_pandas()`` is a frame.
+        """
+        from cvfl.serving.bundles import read_bundles  # noqa: PLC0415  not needed by those who only read
+        from cvfl.serving.predict import Predictor  # noqa: PLC0415
+
+        predictor = Predictor(read_bundles([self.path]), self.models)
+        if all(isinstance(one, Tensor) for one in rows.values()):
+            return predictor.of_tensors(rows)
+        with Scratch() as folder:
+            scores = pa.Table.from_batches(predictor.of_tables(write_frames(rows, folder.path)))
+        for note in predictor.notes:
+            warnings.warn(note, stacklevel=2)
+        return scores
 
     def report(self, path: str | Path) -> Path:
         """Write the run's report, one HTML page that needs nothing else, to this file."""

@@ -58,6 +58,8 @@ class Subject:
     def of(cls, run: Path, on_step: OnStep) -> Subject:
         """Read a run directory whose data can be loaded here."""
         config, record = _recorded(run)
+        if record.started_from:
+            raise DataError(f"{run}: it started from another run; what both told together is not audited yet")
         loaded = _loaded(run, config, record, on_step)
         whole = loaded.data
         chosen = _audited_rows(whole, max(ROWS, config.batch_size), config.seed)

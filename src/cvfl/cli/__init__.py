@@ -15,10 +15,13 @@ from cvfl.cli.certs import certs
 from cvfl.cli.data import data
 from cvfl.cli.demo import demo
 from cvfl.cli.init import init
+from cvfl.cli.model import model
 from cvfl.cli.nvflare_job import nvflare_job, nvflare_site
 from cvfl.cli.plan import plan
+from cvfl.cli.predict import predict
 from cvfl.cli.reproduce import report, reproduce
 from cvfl.cli.roles import party, server
+from cvfl.cli.terms import terms
 from cvfl.cli.theory import theory
 from cvfl.cli.train import train
 from cvfl.cli.tune import tune
@@ -47,10 +50,11 @@ def cvfl(
     """Train one model across organisations that hold different columns about the same people."""
 
 
-_ROLES = (server, party, certs, nvflare_job, nvflare_site)
-for _command in (demo, init, plan, tune, train, align, *_ROLES, reproduce, report, audit, theory):
+_ROLES = (terms, server, party, certs, nvflare_job, nvflare_site)
+for _command in (demo, init, plan, tune, train, predict, align, *_ROLES, reproduce, report, audit, theory):
     app.command()(_command)
 app.add_typer(data, name="data")
+app.add_typer(model, name="model")
 app.add_typer(bench, name="bench")
 
 

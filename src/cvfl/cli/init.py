@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -14,8 +14,8 @@ from rich.prompt import Prompt
 
 from cvfl.cli.display import StepDisplay
 from cvfl.cli.errors import one_line
-from cvfl.config.draft import configuration, told
-from cvfl.config.examine import Choices, Draft, check_choices, common_columns, examine
+from cvfl.config.draft import configuration, party_text, told
+from cvfl.config.examine import Choices, Draft, check_choices, check_id, common_columns, examine
 from cvfl.config.files import load_config
 from cvfl.data.tables.label import Label
 from cvfl.data.tables.sources import Source, open_table
@@ -41,11 +41,17 @@ def init(
         ),
     ] = None,
     label: Annotated[
-        str | None, typer.Option(metavar="PARTY.COLUMN", help="What is to be predicted, and who holds it.")
+        str | None, typer.Option(metavar="[PARTY.]COLUMN", help="What is to be predicted, and who holds it.")
     ] = None,
+    terms: Annotated[
+        Path, typer.Option(help="With one --party: the file of terms, which `cvfl terms` makes for all roles.")
+    ] = Path("terms.toml"),
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
 ) -> None:
     """Write a commented configuration for your own tables; in a terminal it asks for what is missing.
+
+    With one --party the others are elsewhere: the file has what this party alone decides, and names the file of terms
+    that all roles read. A party without the label gives no --label.
 
     Example: cvfl init federation.toml --party bank=bank.csv --party shop=shop.parquet --id ID --label bank.y
     """
@@ -59,17 +65,52 @@ def init(
             for source in sources:
                 table = stack.enter_context(open_table(source, lambda name, rows: steps(f"{name}: reading", rows, 0)))
                 drafts.append(examine(source, table, steps))
-        choices = _choices(drafts, id or [], label, console)
-        found, drafts = check_choices(drafts, choices)
-        text = configuration(drafts, choices, found, out.parent)
-        with writing(out):
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(text, encoding="utf-8")
+        ids = _ids(drafts, id or [], console)
+        if len(drafts) > 1:
+            lines = _whole(out, drafts, _choices(drafts, ids, label, console))
+        else:
+            lines = _alone(out, drafts[0], _own_choices(drafts[0], ids, label), terms)
+        for line in lines:
+            console.print(line, soft_wrap=True)
+
+
+def _whole(out: Path, drafts: Sequence[Draft], choices: Choices) -> list[str]:
+    """Write the configuration of a federation whose tables are all here; what there is to say of it."""
+    found, drafts = check_choices(drafts, choices)
+    _write(out, configuration(drafts, choices, found, out.parent))
+    load_config(out)
+    tables = (line for draft in drafts for line in _table_lines(draft, choices))
+    return [
+        f"{out}: {len(drafts)} parties, label {choices.holder}.{choices.label} ({found.loss})",
+        *(f"  {line}" for line in (*_label_lines(found), *tables)),
+        f"next: cvfl train {out}",
+    ]
+
+
+def _alone(out: Path, draft: Draft, choices: Choices, terms: Path) -> list[str]:
+    """Write the file of one party whose partners are elsewhere; what there is to say of it."""
+    label = None
+    if choices.holder:
+        label, (draft,) = check_choices([draft], choices)
+    else:
+        check_id(draft, choices)
+    _write(out, party_text(draft, choices, label, out.parent, terms))
+    there = terms.exists()
+    if there:
         load_config(out)
-        console.print(f"{out}: {len(drafts)} parties, label {choices.holder}.{choices.label} ({found.loss})")
-        for line in (*_label_lines(found), *(line for draft in drafts for line in _table_lines(draft, choices))):
-            console.print(f"  {line}", soft_wrap=True)
-        console.print(f"next: cvfl train {out}")
+    said = f"label {choices.label} ({label.loss})" if label else "no label"
+    return [
+        f"{out}: what {draft.name} alone decides, {said}; the other parties are elsewhere",
+        *(f"  {line}" for line in (*(_label_lines(label) if label else ()), *_table_lines(draft, choices))),
+        *(() if there else (f"next: {terms}, one file for all roles, which `cvfl terms` makes and one of you sends",)),
+        f"{'next' if there else 'then'}: cvfl party {out} --name {draft.name}",
+    ]
+
+
+def _write(out: Path, text: str) -> None:
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text, encoding="utf-8")
 
 
 def _label_lines(label: Label) -> list[str]:
@@ -117,8 +158,17 @@ def _pair(text: str, option: str) -> tuple[str, str]:
     return name, value
 
 
-def _choices(drafts: Sequence[Draft], given: Sequence[str], label: str | None, console: Console) -> Choices:
-    ids = _ids(drafts, given, console)
+def _own_choices(draft: Draft, ids: Mapping[str, tuple[str, ...]], label: str | None) -> Choices:
+    """Those of one party: its label, if it holds it, with or without its name before it."""
+    if label is None:
+        return Choices(ids)
+    holder, dot, column = label.partition(".")
+    return Choices(ids, holder, column) if dot and label not in draft.table.columns else Choices(ids, draft.name, label)
+
+
+def _choices(
+    drafts: Sequence[Draft], ids: Mapping[str, tuple[str, ...]], label: str | None, console: Console
+) -> Choices:
     if label is None:
         columns = [
             f"{draft.name}.{column.name}"

@@ -39,7 +39,8 @@ class Observer:
             return
         report, sent = progress.report, progress.sent
         scalars = {"loss": report.loss, "MB/total": sent.total / MB, "seconds": report.seconds}
-        scalars |= {f"MB/{part}": value / MB for part, value in vars(sent).items()}
+        # A run that trains sends no prediction.
+        scalars |= {f"MB/{part}": value / MB for part, value in vars(sent).items() if part != "prediction"}
         for part in ("train", "validation", "test") if report.evaluation else ():
             metrics = getattr(report.evaluation, part)
             scalars |= {f"{part}/{name}": value for name, value in metrics.items()}
@@ -97,6 +98,8 @@ class _Terminal(Observer):
                 self._steps = None
             self._rounds = RunBar(self._stack.enter_context(run_bars(self._console)), self._name)
         self._rounds(progress)
+        if progress.note:
+            self.event(progress.note)
 
 
 @contextmanager

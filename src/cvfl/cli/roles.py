@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -12,18 +13,22 @@ from rich.console import Console
 
 from cvfl.cli.align import alignment_line
 from cvfl.cli.errors import extra, one_line
-from cvfl.cli.observers import observed
+from cvfl.cli.observers import Observer, observed
 from cvfl.cli.tables import budget_lines, noise_lines, results_table
 from cvfl.cli.train import free_path
 from cvfl.config.files import load_config
 from cvfl.config.schema import RunConfig
 from cvfl.descriptors import claim_descriptors
 from cvfl.errors import ConfigError, check_writable
+from cvfl.federation.party import PartyRole
 from cvfl.federation.roles import PartyRun, ServerRun
+from cvfl.federation.server import ServerRole
 from cvfl.protocol import Loss
 from cvfl.protocol.learning.metrics import evaluate
 from cvfl.runs.directory import RunDirectory, is_being_written
 from cvfl.runtime import one_thread_a_role
+from cvfl.serving.apart import PartyPrediction, ServerPrediction
+from cvfl.serving.write import check_form, write_scores
 
 Config = Annotated[Path, typer.Argument(help="Configuration file (TOML).")]
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key; repeat for more.")]
@@ -34,6 +39,7 @@ Restart = Annotated[bool, typer.Option("--restart", help="Begin anew; the state 
 Again = Annotated[bool, typer.Option("--align-again", help="Compare all ids, also when an earlier alignment is kept.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS; for this machine only.")]
 LogJson = Annotated[bool, typer.Option("--log-json", help="Print JSON lines instead of a live display.")]
+Predict = Annotated[bool, typer.Option("--predict", help="Score new rows with a trained model instead of training.")]
 Board = Annotated[Path | None, typer.Option("--tensorboard", help="Write scalars for TensorBoard to this folder.")]
 
 
@@ -47,42 +53,44 @@ def server(
     insecure: Insecure = False,
     log_json: LogJson = False,
     tensorboard: Board = None,
+    predict: Predict = False,
+    model: Annotated[
+        Path | None, typer.Option(help="With --predict: the run directory to use; runs/NAME-SEED when not given.")
+    ] = None,
 ) -> None:
     """Run the server of a federation: wait for all parties, train, write the run directory.
 
-    Started again after a crash it goes on from the newest round that all roles have.
+    Started again after a crash it goes on from the newest round that all roles have. With --predict it scores new rows
+    of the parties with the models of a run; the scores go to the party that had the label.
 
     Example: cvfl server federation.toml --set network.address=0.0.0.0:8443 --set network.certificates=certs
     """
     console = Console(highlight=False)
-    with one_line(), observed(console, config.stem, log_json, tensorboard) as seen, one_thread_a_role():
+    with (
+        one_line(),
+        ExitStack() as stack,
+        observed(console, config.stem, log_json, tensorboard) as seen,
+        one_thread_a_role(),
+    ):
         claim_descriptors()
-        with extra("grpc"):
-            from cvfl.runtime.grpc.server import FederationServer  # noqa: PLC0415  an extra
-
         settings = load_config(config, change or [])
+        _tell_terms(settings, seen)
         _load_ahead()
-        target = out or free_path(Path("runs") / f"{config.stem}-{settings.seed}")
+        usual = Path("runs") / f"{config.stem}-{settings.seed}"
+        if predict:
+            batches = lambda done, total: seen.step("predicting", done, total)  # noqa: E731
+            prediction = ServerPrediction(settings, model or usual, stack, batches)
+            _listen(prediction.role, settings, insecure, seen)
+            _predicted(prediction.role, seen)
+            return
+        target = out or free_path(usual)
         # Refuses it now rather than after the last round; a crash may have stopped this server while it wrote there.
         RunDirectory(target, resume=is_being_written(target)).check(settings)
         check_writable(target)
-        folder, network = state or _state(config, "server"), settings.network
-        run = ServerRun(settings, settings.compressor, folder, seen.round, restart)
+        run = ServerRun(settings, settings.compressor, state or _state(config, "server"), seen.round, restart)
         if align_again:
             run.role.keeper.forget()
-        carrier = FederationServer(
-            run.role,
-            network.address,
-            _identity(settings, "server", insecure),
-            network.on_missing,
-            network.wait_limit,
-            network.max_frame_mb << 20,
-            network.round_limit,
-            seen.event,
-        )
-        host = network.address.rpartition(":")[0]
-        seen.event("listening", address=f"{host}:{carrier.port}", parties=", ".join(run.role.names))
-        carrier.run(lambda missing, seconds: seen.wait(", ".join(missing), seconds))
+        _listen(run.role, settings, insecure, seen)
         result = run.finish(target)
         seen.event("finished", rounds=result.summary["rounds"], out=str(result.path))
     if not log_json:
@@ -92,71 +100,138 @@ def server(
         console.print(results_table([summary]), *budget_lines(summary), *noise_lines(summary), sep="\n")
 
 
+def _listen(role: ServerRole, settings: RunConfig, insecure: bool, seen: Observer) -> None:
+    """Serve the parties until the run, or the prediction, is over."""
+    with extra("grpc"):
+        from cvfl.runtime.grpc.server import FederationServer  # noqa: PLC0415  an extra
+
+    network = settings.network
+    carrier = FederationServer(
+        role,
+        network.address,
+        _identity(settings, "server", insecure),
+        network.on_missing,
+        network.wait_limit,
+        network.max_frame_mb << 20,
+        network.round_limit,
+        seen.event,
+    )
+    host = network.address.rpartition(":")[0]
+    seen.event("listening", address=f"{host}:{carrier.port}", parties=", ".join(role.names))
+    carrier.run(lambda missing, seconds: seen.wait(", ".join(missing), seconds))
+
+
+def _predicted(role: ServerRole, seen: Observer) -> None:
+    """What a prediction took: rows, and bytes by what they were for."""
+    if role.aligned:
+        seen.event(alignment_line(role.aligned))
+    sent = role.meter.total()
+    counts = {f"{part}_bytes": getattr(sent, part) for part in ("prediction", "alignment", "setup")}
+    seen.event("predicted", rows=role.facts["rows"][2], **counts)
+
+
 def party(
     config: Config,
     name: Annotated[str, typer.Option(help="Which party this is; its certificate has the same name.")],
-    out: Annotated[Path | None, typer.Option(help="Where the party's model goes; models/CONFIG by default.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where the party's model goes, models/CONFIG by default; with --predict the scores."),
+    ] = None,
     state: State = None,
     restart: Restart = False,
     align_again: Again = False,
     change: Changes = None,
     insecure: Insecure = False,
     log_json: LogJson = False,
+    predict: Predict = False,
+    model: Annotated[
+        Path | None, typer.Option(help="With --predict: the folder of the party's model; models/CONFIG by default.")
+    ] = None,
 ) -> None:
     """Run one party of a federation: it needs its own section, its own table, the server's address and a certificate.
+
+    With --predict its table has new rows. The party that had the label writes their scores, to scores.csv or --out.
 
     Example: cvfl party federation.toml --name hospital --set network.address=cvfl.example.org:8443
     """
     console = Console(highlight=False)
     with one_line(), ExitStack() as stack, observed(console, name, log_json, None) as seen, one_thread_a_role():
         claim_descriptors()
-        with extra("grpc"):
-            from cvfl.runtime.grpc.party import attend  # noqa: PLC0415  an extra
-
         settings = load_config(config, change or [])
-        folder, network = state or _state(config, name), settings.network
-        run = PartyRun(settings, name, folder, stack, seen.step, restart=restart)
+        _tell_terms(settings, seen)
+        usual = Path("models") / config.stem
+        if predict:
+            target = out or Path("scores.csv")
+            check_form(target)
+            new = PartyPrediction(settings, name, model or usual, stack, seen.step)
+            new.role.identity = identity = _identity(settings, name, insecure)
+            _attend(new.role, settings, identity, seen, lambda: new.rows.notes)
+            if new.rows.label:
+                rows = write_scores(new.rows.batches(), target)
+                seen.event("finished", rows=rows, scores=str(target))
+            return
+        run = PartyRun(settings, name, state or _state(config, name), stack, seen.step, restart=restart)
         run.role.identity = identity = _identity(settings, name, insecure)
         if align_again:
             run.role.keeper.forget()
 
-        target = out or Path("models") / config.stem
+        target = out or usual
         check_writable(target)
-        asked: dict[str, int] = {}
-        said: set[str] = set()
-
-        def say_once(line: str) -> None:
-            if line not in said:
-                said.add(line)
-                seen.event(line)
-
-        def on_frame() -> None:
-            for note in run.notes:
-                say_once(note)
-            if run.role.keeper.reused:
-                say_once(f"alignment of {run.role.keeper.reused} reused: ids have not changed")
-            if run.role.blinded != asked:  # who had how many ids blinded here is worth a line
-                asked.update(run.role.blinded)
-                seen.event("blinded", **{name: f"{ids:,} ids" for name, ids in asked.items()})
-            if run.role.party is not None:
-                seen.step(f"{name}: rounds", run.role.party.t0, run.role.party.plan.rounds)
-
-        attend(
-            run.role,
-            network.address,
-            identity,
-            lambda why, seconds: seen.wait(f"the server at {network.address} ({why})", seconds),
-            network.wait_limit,
-            network.max_frame_mb << 20,
-            on_frame,
-        )
+        _attend(run.role, settings, identity, seen, lambda: run.notes)
         run.finish(target)
         seen.event("finished", model=str(target / f"{name}.safetensors"))
+
+
+def _attend(
+    role: PartyRole, settings: RunConfig, identity: Any, seen: Observer, notes: Callable[[], Iterable[str]]
+) -> None:
+    """Take part until the run, or the prediction, is over."""
+    with extra("grpc"):
+        from cvfl.runtime.grpc.party import attend  # noqa: PLC0415  an extra
+
+    asked: dict[str, int] = {}
+    said: set[str] = set()
+
+    def say_once(line: str) -> None:
+        if line not in said:
+            said.add(line)
+            seen.event(line)
+
+    def on_frame() -> None:
+        for note in notes():
+            say_once(note)
+        if role.keeper.reused:
+            say_once(f"alignment of {role.keeper.reused} reused: ids have not changed")
+        if role.blinded != asked:  # who had how many ids blinded here is worth a line
+            asked.update(role.blinded)
+            seen.event("blinded", **{name: f"{ids:,} ids" for name, ids in asked.items()})
+        if role.party is not None:
+            what = "batches" if role.rows.predicts else "rounds"
+            seen.step(f"{role.name}: {what}", role.party.t0, role.party.plan.rounds)
+
+    network = settings.network
+    attend(
+        role,
+        network.address,
+        identity,
+        lambda why, seconds: seen.wait(f"the server at {network.address} ({why})", seconds),
+        network.wait_limit,
+        network.max_frame_mb << 20,
+        on_frame,
+    )
 
 
 def _state(config: Path, role: str) -> Path:
     """Beside the configuration file, so that it is found again from any folder."""
     return config.absolute().parent / "state" / config.stem / role
+
+
+def _tell_terms(config: RunConfig, seen: Observer) -> None:
+    """By which terms this role takes part, so that people can compare them; and what it cannot do."""
+    if config.terms_sha256:
+        seen.event("terms", sha256=config.terms_sha256)
+    if config.analysis.columns and not config.privacy.relayed:
+        seen.event("analysis.columns: no role has both columns and labels here; with privacy.labels their holder does")
 
 
 def _load_ahead() -> None:
@@ -166,8 +241,9 @@ def _load_ahead() -> None:
     evaluate(Loss.BINARY, torch.zeros(2), torch.tensor([0.0, 1.0]))
 
 
-def _identity(config: RunConfig, name: str, insecure: bool):  # type: ignore[no-untyped-def]
-    from cvfl.runtime.grpc.channel import Identity, check_insecure  # noqa: PLC0415  an extra
+def _identity(config: RunConfig, name: str, insecure: bool) -> Any:
+    with extra("grpc"):
+        from cvfl.runtime.grpc.channel import Identity, check_insecure  # noqa: PLC0415  an extra
 
     if insecure:
         check_insecure(config.network.address)

@@ -73,6 +73,21 @@ def budget_lines(summary: dict[str, Any]) -> list[str]:
     return [f"budget {brief(budget / MB)} MB: {sent / budget:.0%} of it sent{needed}"]
 
 
+def step_size_lines(summary: dict[str, Any]) -> list[str]:
+    """How the step size was found, if it was not given, and what that would have sent."""
+    found = Summary.model_validate(summary).range_test
+    if found is None:
+        return []
+    tried = f"the best of {len(found.tried)} in short trials"
+    return [f"step size {found.eta:g}: {tried}, which would send {brief(found.sent / MB)} MB between machines"]
+
+
+def start_lines(summary: dict[str, Any]) -> list[str]:
+    """The run whose models this one started from, if they were not fresh."""
+    found = Summary.model_validate(summary).started_from
+    return [f"started from the models of {found.path}, run {found.run}"] if found else []
+
+
 def noise_lines(summary: dict[str, Any]) -> list[str]:
     """What noise keeps private, if there is any."""
     account = Summary.model_validate(summary).account

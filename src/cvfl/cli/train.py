@@ -15,7 +15,7 @@ from cvfl.advise.references import add_references, fit_references
 from cvfl.cli.align import alignment_line
 from cvfl.cli.errors import one_line
 from cvfl.cli.observers import Observer, observed, replay
-from cvfl.cli.tables import budget_lines, noise_lines, references_table, results_table
+from cvfl.cli.tables import budget_lines, noise_lines, references_table, results_table, start_lines, step_size_lines
 from cvfl.config.files import load_config
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
@@ -23,10 +23,12 @@ from cvfl.federation.keeping import alignment_folder
 from cvfl.federation.load import Loaded, load_data
 from cvfl.federation.nvflare_simulator import train_nvflare
 from cvfl.federation.processes import train_grpc
+from cvfl.federation.start import Start
 from cvfl.federation.train import train as run
 from cvfl.report.references import gained
 from cvfl.runs.directory import RunDirectory, is_under_way
 from cvfl.runs.record import Summary
+from cvfl.serving.bundles import start_from
 
 
 class Runtime(StrEnum):
@@ -52,6 +54,10 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a run that was stopped: that of --out, or the newest.")
     ] = False,
+    from_run: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="RUN", help="Start from the models of this run: new rows, the same columns."),
+    ] = None,
     align_again: Annotated[
         bool, typer.Option("--align-again", help="Compare all ids, also when an earlier alignment is kept.")
     ] = False,
@@ -64,26 +70,33 @@ def train(
     """Train a federation on this machine and write its run directory; every runtime gives the same result.
 
     Example: cvfl train examples/digits.toml --set compressor=scalar:bits=2 --set seed=7 --out runs/scalar-7
+    Example: cvfl train may.toml --from runs/april-0
     """
     console = Console(highlight=False)
     with one_line():
         settings = load_config(config, change or [])
-        if emulate_latency and runtime is not Runtime.GRPC:
-            raise ConfigError("--emulate-latency needs --runtime grpc: in one process nothing travels")
-        if resume and runtime is not Runtime.INPROCESS:
-            raise ConfigError("--resume is for runs in one process; `cvfl server` and `cvfl party` go on by themselves")
+        _check_runtime(runtime, emulate_latency, resume, from_run)
+        start = _start(from_run, settings)
         usual = Path("runs") / f"{config.stem}-{settings.seed}"
         target = out or (_stopped(usual) if resume else free_path(usual))
-        RunDirectory(target, resume).check(settings)  # refused now, not after alignment
+        RunDirectory(target, resume, start.told if start else None).check(settings)  # refused now, not after alignment
         with observed(console, config.stem, log_json, tensorboard) as seen:
             if align_again:
                 shutil.rmtree(alignment_folder(config), ignore_errors=True)
             here = runtime is Runtime.INPROCESS or compare
-            loaded = _loaded(config, settings, seen) if here else None
+            loaded = _loaded(config, settings, seen, start) if here else None
             references = fit_references(loaded.data, settings.seed, seen.step) if compare and loaded else []
             match runtime:
                 case Runtime.INPROCESS:
-                    summary = run(settings, loaded, out=target, on_round=seen.round, resume=resume).summary
+                    summary = run(
+                        settings,
+                        loaded,
+                        out=target,
+                        on_round=seen.round,
+                        resume=resume,
+                        on_step=seen.step,
+                        start=start,
+                    ).summary
                 case Runtime.NVFLARE:
                     summary = train_nvflare(settings, target, config.stem, seen.round).summary
                 case Runtime.GRPC:
@@ -92,7 +105,8 @@ def train(
                 summary = add_references(target, references)
         if log_json:
             return
-        console.print(results_table([summary]), *budget_lines(summary), *noise_lines(summary), sep="\n")
+        lines = (*start_lines(summary), *step_size_lines(summary), *budget_lines(summary), *noise_lines(summary))
+        console.print(results_table([summary]), *lines, sep="\n")
         if references:
             console.print(references_table(summary))
             console.print(gained(Summary.model_validate(summary)), soft_wrap=True)
@@ -103,16 +117,36 @@ def train(
             console.print(f"{told} validation rows", soft_wrap=True)
         console.print(f"{target}: summary.json, metrics.jsonl, report.html")
         if not summary["completed"]:
+            again = f"--resume --out {target}" + (f" --from {from_run}" if from_run else "")
             console.print(
-                f"stopped after {summary['rounds']} rounds; go on with: cvfl train {config} --resume --out {target}",
+                f"stopped after {summary['rounds']} rounds; go on with: cvfl train {config} {again}",
                 soft_wrap=True,
             )
             raise typer.Exit(130)
 
 
-def _loaded(config: Path, settings: RunConfig, seen: Observer) -> Loaded:
+def _check_runtime(runtime: Runtime, emulate_latency: float, resume: bool, from_run: Path | None) -> None:
+    """What a runtime does not have."""
+    if emulate_latency and runtime is not Runtime.GRPC:
+        raise ConfigError("--emulate-latency needs --runtime grpc: in one process nothing travels")
+    if resume and runtime is not Runtime.INPROCESS:
+        raise ConfigError("--resume is for runs in one process; `cvfl server` and `cvfl party` go on by themselves")
+    if from_run and runtime is not Runtime.INPROCESS:
+        raise ConfigError("--from is for runs in one process; over gRPC and FLARE roles start with fresh models")
+
+
+def _start(run: Path | None, settings: RunConfig) -> Start | None:
+    """The models to start from, if a run is named; those of another kind are refused now, not after alignment."""
+    if run is None:
+        return None
+    start = start_from(run)
+    start.check(settings)
+    return start
+
+
+def _loaded(config: Path, settings: RunConfig, seen: Observer, start: Start | None) -> Loaded:
     """The rows, and what there is to say of how they were found."""
-    loaded = load_data(settings, seen.step, alignment_folder(config))
+    loaded = load_data(settings, seen.step, alignment_folder(config), start)
     for note in loaded.notes:
         seen.event(note)
     if loaded.aligned:

@@ -26,12 +26,19 @@ from cvfl.registry import Registry
 
 AUTO = {
     "embedding": "feedback(entropy(shaped))",
-    "model": "feedback(entropy(deadzone:step=0.25))",
     "partial": "feedback(entropy(shaped))",
+    "model": "feedback(entropy(deadzone:step=0.25))",
+    "trained embedding": "feedback(entropy(shaped:tolerance=0.0002,agreement=0.7))",
+    "trained partial": "feedback(entropy(shaped:tolerance=0.0002,agreement=0.7))",
+    "trained model": "feedback(entropy(deadzone:step=0.1))",
     "evaluation": "feedback(entropy(shaped:tolerance=0.0001,fading=0))",
     "gradient": "entropy(deadzone:step=0.5)",
 }
-"""What `auto` stands for: the composition that was measured best for each kind of message."""
+"""What `auto` stands for: the composition that was measured best for each kind of message.
+
+Where a first layer that hidden layers follow is trained by the server on what it decodes, and parties by its weights,
+errors do not end with a round: "trained" messages are finer.
+"""
 
 Make = Callable[..., Compressor]
 COMPRESSORS = Registry[Make]("compressor")

@@ -39,8 +39,7 @@ _LEAST = 1e-60  # trace of G that says anything: with one below, or as far above
 _OFF = 3.0  # times the noise that is aimed at, or as much less: steps are told anew
 _WORSE = 2.0  # times what the basis could not show when it was new: it is told anew
 _PAUSE = 8  # times as many rounds as this share of its age a basis serves at least
-_AGREES = 0.9  # least cosine of the gradients that messages cause with the exact ones
-_LONGER = 0.2  # most that the logarithm of their squared lengths may differ
+_LONGER = 2.0  # times what the cosine may lack of one: most that the logarithm of squared lengths may differ
 _AGREED = (1.0, 0.0)  # a cosine of one, and no difference of lengths
 _FINEST = 2.0**-20
 
@@ -50,14 +49,20 @@ class Shaped(Compressor):
 
     After so many epochs it is tolerance / (1 + epochs)^fading, since Theorem 2 asks for an error that diminishes.
     A `budget` is the most bits that a row may take, by the entropy of its components; steps are doubled until it holds.
-    With `certificate` 0 the tolerance stays as it is, whatever gradients messages cause.
+    With `certificate` 0 the tolerance stays as it is, whatever gradients messages cause; else `agreement` is the least
+    cosine that they may have with the exact ones.
     """
 
     learns = True
     follows = True
 
     def __init__(
-        self, tolerance: float = 0.1, budget: float = math.inf, fading: float = 0.5, certificate: int = 1
+        self,
+        tolerance: float = 0.1,
+        budget: float = math.inf,
+        fading: float = 0.5,
+        certificate: int = 1,
+        agreement: float = 0.9,
     ) -> None:
         if not 1e-6 <= tolerance <= 1:
             raise ConfigError(f"tolerance is a share of the loss from 1e-6 to 1, not {tolerance}")
@@ -67,8 +72,10 @@ class Shaped(Compressor):
             raise ConfigError(f"fading is a power of the epochs from 0 to 4, not {fading}")
         if certificate not in (0, 1):
             raise ConfigError(f"certificate is 1, or 0 for none, not {certificate}")
+        if not 0 < agreement < 1:
+            raise ConfigError(f"agreement is a cosine above 0 and below 1, not {agreement}")
         self.tolerance, self.budget, self.fading = float(tolerance), float(budget), float(fading)
-        self.certificate = bool(certificate)
+        self.certificate, self.agreement = bool(certificate), float(agreement)
         self._forget()
 
     def _forget(self) -> None:
@@ -150,7 +157,7 @@ class Shaped(Compressor):
         longer = max(caused / exact, _LEAST)
         now = across / exact / math.sqrt(longer), math.log(longer)
         self.agreed = tuple(_MEMORY * old + (1 - _MEMORY) * new for old, new in zip(self.agreed, now, strict=True))
-        if self.agreed[0] >= _AGREES and abs(self.agreed[1]) <= _LONGER:
+        if self.agreed[0] >= self.agreement and abs(self.agreed[1]) <= _LONGER * (1 - self.agreement):
             self.ease = min(1.0, self.ease * 1.1)
         else:
             self.ease, self.agreed = max(_FINEST, min(1.0, self.least), self.ease / 2), _AGREED

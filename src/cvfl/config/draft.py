@@ -16,6 +16,9 @@ from cvfl.data.tables.sources import Source
 from cvfl.data.tables.spellings import listed
 from cvfl.errors import DataError
 
+_MANY = 100
+"""Columns, of all parties, from which on most are expected to help little."""
+
 
 def configuration(drafts: Sequence[Draft], choices: Choices, label: Label, folder: Path) -> str:
     """The TOML text; files are named as seen from `folder`."""
@@ -23,26 +26,114 @@ def configuration(drafts: Sequence[Draft], choices: Choices, label: Label, folde
     lines = [
         f"# One model across {', '.join(draft.name for draft in drafts)}. Train it with: cvfl train THIS-FILE",
         "",
+        *_length(rows),
+        "",
+        "[data]",
+        *_shared_id(choices),
+        *_split(bool(label.classes)),
+        "",
+        "[data.prepare]",
+        *_PREPARE,
+        "",
+        *_training(sum(len(_features(draft, choices)) for draft in drafts)),
+        "",
+        "[party_model]",
+        _line('name = "tabular"', "of every party; [party.NAME.model] gives one its own"),
+        *_MODEL,
+        "",
+        *_SERVER_MODEL,
+        "",
+        "[analysis]",
+        _line("columns = true", "say what each column brings, when the run is over"),
+    ]
+    for draft in drafts:
+        lines += ["", *_party(draft, choices, label, folder)]
+    return "\n".join(lines) + "\n"
+
+
+def terms_text(parties: Sequence[str], holder: str, rows: int) -> str:
+    """Terms for these parties, of which `holder` has the label, and for about so many shared rows."""
+    lines = [
+        f"# What {', '.join(parties)} and the server agree on. Every role reads this file; its own file names it.",
+        "# After a change it is to be signed again: cvfl terms THIS-FILE --as ROLE",
+        "",
+        *_length(rows),
+        "",
+        "[data]",
+        _line(f"label_holder = {_text(holder)}", "the party whose table has the label"),
+        *_split(classes=True),
+        "",
+        *_training(),
+        "",
+        *_SERVER_MODEL,
+        "",
+        "# The parties in their order; `fingerprint` of its certificate is all that may be said of one here",
+        *(f"[party.{name}]" for name in parties),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def party_text(draft: Draft, choices: Choices, label: Label | None, folder: Path, terms: Path) -> str:
+    """One party's own file: what it alone decides. It names the file of terms."""
+    name = draft.name
+    lines = [
+        f"# What {name} decides for itself. Take part with: cvfl party THIS-FILE --name {name}",
+        "",
+        _line(f"terms = {_text(os.path.relpath(terms, folder))}", "what all roles have alike: cvfl terms makes it"),
+        "",
+        "[network]",
+        _line('address = "127.0.0.1:8443"', "where the server is"),
+        _line('certificates = "certs"', f"folder with ca.crt, {name}.crt and {name}.key: cvfl certs makes them"),
+        "",
+        *_party(draft, choices, label, folder, own_id=True),
+        "",
+        f"[party.{name}.prepare]",
+        *_PREPARE,
+        "",
+        f"[party.{name}.model]",
+        'name = "tabular"',
+        *_MODEL,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _line(setting: str, comment: str) -> str:
+    return f"{setting:<36}# {comment}"
+
+
+_PREPARE = (
+    _line('categories = "one-hot"', 'or "embedding", for categories with many values'),
+    _line("rare = 0.01", "values rarer than this share go into one bucket"),
+    _line('impute = "median"', 'or "mean" or "zero"; a gap is also marked as one'),
+    _line('scale = "quantile"', 'normal scores by rank; or "standard": mean 0, deviation 1'),
+)
+_MODEL = (
+    _line("width = 64", "numbers a row, of which `auto` sends what matters"),
+    "hidden = [64]",
+    _line("dropout = 0.4", "share of hidden units left out at a step"),
+)
+_SERVER_MODEL = (
+    "[server_model]",
+    _line('name = "wide_deep"', 'sees parties together; "linear" adds them up, and needs fewer bytes'),
+    "hidden = [64]",
+)
+
+
+def _length(rows: int) -> list[str]:
+    """How long a run with so many rows is, and how it sends."""
+    return [
         _line("epochs = 30", "passes over the training rows, at most: see [stopping]"),
         f"batch_size = {_batch(rows)}",
         _line("local_iterations = 5", "steps that everyone takes between two messages"),
         _line('compressor = "auto"', 'of the embeddings; "identity" sends them as they are'),
         _line('server_compressor = "auto"', "of what the server sends"),
         _line("seed = 0", "of all randomness: the same seed gives the same result"),
-        "",
-        "[data]",
-        *_shared_id(choices),
-        _line('alignment = "private"', 'or "aligned": row i is the same person everywhere'),
-        "test_share = 0.2",
-        _line("validation_share = 0.15", "rows that choose the best round and the threshold, apart from the test rows"),
-        *([_line("stratify = true", "every class has the same share of test rows")] if label.classes else []),
-        "",
-        "[data.prepare]",
-        _line('categories = "one-hot"', 'or "embedding", for categories with many values'),
-        _line("rare = 0.01", "values rarer than this share go into one bucket"),
-        _line('impute = "median"', 'or "mean" or "zero"; a gap is also marked as one'),
-        _line('scale = "quantile"', 'normal scores by rank; or "standard": mean 0, deviation 1'),
-        "",
+    ]
+
+
+def _training(columns: int = 0) -> list[str]:
+    """How models of so many columns learn, and when that ends."""
+    return [
         "[stopping]",
         _line("patience = 5", "evaluations without improvement; then the best round is kept"),
         _line('metric = "loss"', "of validation rows; steadier than a metric of few rows"),
@@ -53,21 +144,25 @@ def configuration(drafts: Sequence[Draft], choices: Choices, label: Label, folde
         "[optimizer]",
         _line('name = "adamw"', 'or "sgd", as in the paper'),
         _line("weight_decay = 0.3", "how strongly weights are pulled towards zero"),
+        _line(f"sparsity = {0.4 if columns > _MANY else 0.25}", "columns that do not help fade out; 0: never"),
         _line("average = 0.95", "evaluate and keep a mean of the weights over rounds"),
-        "",
-        "[party_model]",
-        _line('name = "tabular"', "of every party; [party.NAME.model] gives one its own"),
-        _line("width = 32", "numbers a row, of which `auto` sends what matters"),
-        "hidden = [64]",
-        _line("dropout = 0.2", "share of hidden units left out at a step"),
-        "",
-        "[server_model]",
-        _line('name = "wide_deep"', 'sees parties together; "linear" adds them up, and needs fewer bytes'),
-        "hidden = [32]",
     ]
-    for draft in drafts:
-        lines += ["", *_party(draft, choices, label, folder)]
-    return "\n".join(lines) + "\n"
+
+
+def _split(classes: bool) -> list[str]:
+    """How the shared rows are found and held out."""
+    return [
+        _line('alignment = "private"', 'or "aligned": row i is the same person everywhere'),
+        "test_share = 0.2",
+        _line("validation_share = 0.15", "rows that choose the best round and the threshold, apart from the test rows"),
+        *([_line("stratify = true", "every class has the same share of test rows")] if classes else []),
+    ]
+
+
+def _features(draft: Draft, choices: Choices) -> list[Column]:
+    """The columns to learn from."""
+    aside = choices.aside(draft.name)
+    return [column for column in draft.features if column.name not in aside]
 
 
 def _shared_id(choices: Choices) -> list[str]:
@@ -76,18 +171,17 @@ def _shared_id(choices: Choices) -> list[str]:
     return [_line(f"id = {_columns(ids.pop())}", "what names a person, in every table")] if len(ids) == 1 else []
 
 
-def _party(draft: Draft, choices: Choices, label: Label, folder: Path) -> list[str]:
-    aside = choices.aside(draft.name)
-    features = [column for column in draft.features if column.name not in aside]
+def _party(draft: Draft, choices: Choices, label: Label | None, folder: Path, own_id: bool = False) -> list[str]:
+    aside, features = choices.aside(draft.name), _features(draft, choices)
     unusable = {name: why for name, why in draft.unusable.items() if name not in aside}
     if not features:
         reasons = "; ".join(f"{name} {why}" for name, why in list(unusable.items())[:3]) or "there are no others"
         raise DataError(f"{draft.table.name}: no column is left to learn from beside id and label: {reasons}")
     lines = [f"[party.{draft.name}]", f"# {draft.table.rows:,} rows; to learn from: {_counted(features)}"]
     lines += _source(draft.source, folder)
-    if len(set(choices.ids.values())) > 1:
+    if own_id or len(set(choices.ids.values())) > 1:
         lines.append(_line(f"id = {_columns(choices.ids[draft.name])}", "what names a person"))
-    if draft.name == choices.holder:
+    if label is not None and draft.name == choices.holder:
         lines.append(_line(f"label = {_text(choices.label)}", told(label)))
     if missing := draft.missing:
         lines += [f"# {word} seems to mean missing: {listed(names)}" for word, names in missing.items()]
@@ -131,10 +225,6 @@ def _source(source: Source, folder: Path) -> list[str]:
 def _batch(rows: int) -> int:
     """A power of two, about fifty batches an epoch; in smaller ones most bytes would be frames and bases."""
     return max(32, min(512, 1 << max(rows // 50, 1).bit_length() - 1))
-
-
-def _line(setting: str, comment: str) -> str:
-    return f"{setting:<36}# {comment}"
 
 
 def _columns(names: Sequence[str]) -> str:

@@ -54,11 +54,11 @@ class Draft:
 
 @dataclass(frozen=True)
 class Choices:
-    """What the user said: the columns that are each party's id, and the label as party and column."""
+    """What the user said: the columns that are each party's id, and the label as party and column, if it is here."""
 
     ids: Mapping[str, tuple[str, ...]]
-    holder: str
-    label: str
+    holder: str = ""
+    label: str = ""
 
     def aside(self, party: str) -> tuple[str, ...]:
         """A party's columns that are no features."""
@@ -114,6 +114,11 @@ def check_choices(drafts: Sequence[Draft], choices: Choices) -> tuple[Label, lis
     label = read_label(table, choices.label)
     held = places[choices.holder]
     return label, [_without_copies(draft, places[draft.name], held, choices, label) for draft in drafts]
+
+
+def check_id(draft: Draft, choices: Choices) -> None:
+    """Refuse id columns that are not there, or that name a person twice."""
+    _ids(draft, choices.ids[draft.name])
 
 
 def _ids(draft: Draft, columns: Sequence[str]) -> dict[str, int]:

@@ -13,15 +13,43 @@ from pydantic import ValidationError
 
 from cvfl.config.modes import check_modes
 from cvfl.config.schema import RunConfig
+from cvfl.config.terms import SIGNATURE, check_own, check_signature, check_terms, digest, signature_of, signed
 from cvfl.errors import ConfigError, suggest, writing
+from cvfl.privacy.identity import Identity
 from cvfl.types import Section
 
 
 def load_config(path: Path, changes: Sequence[str] = ()) -> RunConfig:
     """The configuration in a TOML file, with ``key=value`` changes, such as ``data.parties=2``."""
-    values = read_toml(path)
+    values = read_values(path)
     _change(values, changes)
-    return _found_from(path.parent, parse_config(values, str(path)))
+    config = _found_from(path.parent, parse_config(values, str(path)))
+    if source := terms_path(path):
+        check_signature(source, read_toml(source), config, config.network.certificates)
+    return config
+
+
+def read_values(path: Path) -> dict[str, Any]:
+    """The values of a configuration file, with those of the terms that it names."""
+    own, source = read_toml(path), terms_path(path)
+    if source is None:
+        return own
+    terms = read_toml(source)
+    signature_of(source, terms)
+    check_terms(source, terms)
+    if source == path:
+        return _without(terms, SIGNATURE)
+    check_own(path, own, terms, source)
+    joined = merged(_without(terms, SIGNATURE), _without(own, "terms"))
+    return joined | {"terms_sha256": digest(terms)}
+
+
+def terms_path(path: Path) -> Path | None:
+    """The file of terms that a configuration file names, or is; None if it has all it needs itself."""
+    values = read_toml(path)
+    if SIGNATURE in values:
+        return path
+    return path.parent / str(values["terms"]) if "terms" in values else None
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -62,7 +90,7 @@ def write_changed(path: Path, changes: Sequence[str], keys: Mapping[str, Any], o
     on top. Files are named as seen from `out`.
     """
     # Taken from the file itself: in a checked configuration a password of a database is blotted out.
-    document = tomlkit.parse(path.read_text(encoding="utf-8"))
+    document = _document(path)
     _change(document, changes)
     for key, value in keys.items():
         _put(document, key, value)
@@ -73,6 +101,42 @@ def write_changed(path: Path, changes: Sequence[str], keys: Mapping[str, Any], o
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(f"# {comment}\n{tomlkit.dumps(document)}", encoding="utf-8")
     load_config(out)
+
+
+def write_terms(path: Path, text: str, changes: Sequence[str], sign_as: tuple[str, Identity] | None) -> None:
+    """Write terms with these changes, comments kept, and signed by a role if one is given."""
+    document = tomlkit.parse(text)
+    document.pop(SIGNATURE, None)
+    _change(document, changes)
+    values = document.unwrap()
+    check_terms(path, values)
+    parse_config(values, str(path))
+    if sign_as:
+        name, identity = sign_as
+        document[SIGNATURE] = signed(values, identity, name).model_dump()
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(tomlkit.dumps(document), encoding="utf-8")
+
+
+def _document(path: Path) -> tomlkit.TOMLDocument:
+    """The file with its comments; one that names terms becomes one that has them."""
+    document = tomlkit.parse(path.read_text(encoding="utf-8"))
+    source = terms_path(path)
+    if source is None:
+        return document
+    whole = tomlkit.parse(source.read_text(encoding="utf-8"))
+    whole.pop(SIGNATURE, None)
+    for key, value in _without(document, "terms", SIGNATURE).items():
+        if isinstance(value, Mapping):
+            whole.setdefault(key, tomlkit.table()).update(value)
+        else:
+            whole[key] = value
+    return whole
+
+
+def _without(values: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in keys}
 
 
 def _change(values: MutableMapping[str, Any], changes: Sequence[str]) -> None:

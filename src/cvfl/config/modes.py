@@ -118,6 +118,11 @@ _RULES: tuple[tuple[Callable[[RunConfig], object], str], ...] = (
     ),
     (lambda c: c.privacy.noise is not None and _without_limits(c), "{}"),
     (
+        lambda c: c.step_size.eta == "auto" and c.privacy.noise is not None,
+        "step_size.eta = 'auto' tries step sizes on rows that noise protects, and each trial would spend of epsilon; "
+        "give a number",
+    ),
+    (
         lambda c: c.budget is not None and (c.algorithm == 2 or _secure(c)),
         "budget is for algorithm 1 with embeddings that are read: what algorithm 2 or secure aggregation sends cannot "
         "be made coarser",
@@ -127,6 +132,15 @@ _RULES: tuple[tuple[Callable[[RunConfig], object], str], ...] = (
         "budget needs a compressor that can adapt, 'auto' or one around 'shaped'; {} cannot",
     ),
 )
+
+
+def check_step_size(config: RunConfig) -> None:
+    """Roles that are apart, and what compares runs, need a number: trials are for one process that has all rows."""
+    if config.step_size.eta == "auto":
+        raise ConfigError(
+            "step_size.eta = 'auto' is for `cvfl train` in one process, which tries some and tells the best; "
+            "give that number here, or have `cvfl tune` search around one"
+        )
 
 
 def label_holder(config: RunConfig, names: Sequence[str]) -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from cvfl.compress import build
 from cvfl.config.sections import (
+    AnalysisConfig,
     DataConfig,
     NetworkConfig,
     PartyConfig,
@@ -19,7 +21,7 @@ from cvfl.config.sections import (
     StoppingConfig,
     id_columns,
 )
-from cvfl.errors import ConfigError
+from cvfl.errors import ConfigError, suggest
 from cvfl.protocol import Decision, Loss, Optimizer, StepSize
 from cvfl.protocol.learning.objective import ClassWeight
 from cvfl.types import Section
@@ -94,10 +96,16 @@ class RunConfig(Section):
     """When to end, and which round's models to keep."""
     decision: Decision = Decision()
     """From which probability on a row is positive, and how outputs become probabilities."""
+    analysis: AnalysisConfig = AnalysisConfig()
+    """What is found out of the models when the run is over. It is not compared between roles."""
     privacy: PrivacyConfig = PrivacyConfig()
     """What roles learn of each other beyond the model."""
     network: NetworkConfig = NetworkConfig()
     """How roles on several machines reach each other. It is not compared between roles."""
+    terms: Path | None = None
+    """The signed file with what all roles have alike; the rest is then what this role decides for itself."""
+    terms_sha256: str | None = None
+    """The SHA-256 of the terms that this role agreed to, as `cvfl terms` shows it; others are refused then."""
 
     @model_validator(mode="before")
     @classmethod
@@ -191,7 +199,12 @@ def _check_parties(data: DataConfig, parties: Mapping[str, PartyConfig]) -> None
     with_table = [name for name, party in parties.items() if party.has_table]
     if data.name is not None and with_table:
         raise ValueError(f"data.name = {data.name!r} and a table of party {with_table[0]!r} exclude each other")
-    own = [key for key in ("validation_share", "stratify", "split_by") if getattr(data, key)]
+    _check_holder(data, parties)
+    own = [
+        key
+        for key in ("validation_share", "stratify", "split_by", "split_groups", "label_holder")
+        if getattr(data, key)
+    ]
     if data.name is not None and own:
         key = own[0]
         raise ValueError(f"data.{key} is for tables of the parties; {data.name} has its own split")
@@ -199,6 +212,19 @@ def _check_parties(data: DataConfig, parties: Mapping[str, PartyConfig]) -> None
         raise ValueError("data.limit is for data sets by name; a table is what it is")
     if data.name is None and not parties:
         raise ValueError("give data.name, or a section [party.NAME] with a table for every party")
+
+
+def _check_holder(data: DataConfig, parties: Mapping[str, PartyConfig]) -> None:
+    """The label is where the terms say, as far as this file knows."""
+    holder = data.label_holder
+    if holder is None:
+        return
+    if parties and holder not in parties:
+        raise ValueError(f"data.label_holder: there is no party {holder!r}{suggest(holder, parties)}")
+    for name, party in parties.items():
+        if party.has_table and (party.label is not None) != (name == holder):
+            said = "has no label" if name == holder else f"has the label {party.label!r}"
+            raise ValueError(f"party.{name} {said}; by data.label_holder {holder} alone holds it")
 
 
 def check_tables(config: RunConfig) -> None:

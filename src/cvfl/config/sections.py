@@ -25,6 +25,10 @@ class DataConfig(NamedSet):
     """Whether every part gets the same share of each class; for tables of the parties."""
     split_by: str | None = None
     """A column of dates or numbers in the table with the label: its latest rows are held out, the last for the test."""
+    split_groups: str | None = None
+    """A column in the table with the label: rows of one group, such as a household, are all in the same part."""
+    label_holder: str | None = None
+    """The party whose table has the label, where terms say it; else the section with a label does."""
     id: str | tuple[str, ...] | None = None
     """The column that names a person, or several that do together, in every table that does not say otherwise."""
     alignment: Literal["private", "aligned"] = "private"
@@ -36,8 +40,8 @@ class DataConfig(NamedSet):
     def _splits(self) -> DataConfig:
         if self.test_share + self.validation_share >= 1:
             raise ValueError("data.test_share and data.validation_share leave no row to train on")
-        if self.stratify and self.split_by is not None:
-            raise ValueError("data.stratify and data.split_by exclude each other: rows are held out by one of them")
+        if len(ways := [key for key in ("stratify", "split_by", "split_groups") if getattr(self, key)]) > 1:
+            raise ValueError(f"data.{ways[0]} and data.{ways[1]} exclude each other: rows are held out by one of them")
         return self
 
 
@@ -92,6 +96,8 @@ class PartyConfig(Section):
     """The column to predict; exactly one party has it."""
     positive: str | None = None
     """The class that counts as 1 when there are two; the last in order if not given."""
+    tell_classes: bool = False
+    """Whether a server that gets this party's labels is told what their classes are called, for its report."""
     types: dict[str, Type] = Field(default_factory=dict)
     """The type of a column where the guess is wrong: a kind, or how its numbers or dates are written."""
     prepare: Settings | None = None
@@ -177,6 +183,13 @@ class StoppingConfig(Section):
     """Evaluations without improvement after which a run ends, with the models of the best one; off if not given."""
     metric: str | None = None
     """The metric of the validation rows that is to improve; the one that tables show if not given."""
+
+
+class AnalysisConfig(Section):
+    """What is found out of the models of a run that is over, beside how good they are. Not part of the terms."""
+
+    columns: bool = False
+    """What each column brings, of parties whose table is where the labels are: in one process, or at their holder."""
 
 
 class NetworkConfig(Section):

@@ -17,11 +17,11 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from cvfl import models as networks
 from cvfl.compress import build
-from cvfl.config.modes import check_sum, label_holder
+from cvfl.config.modes import check_step_size, check_sum, label_holder
 from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
 from cvfl.errors import ConfigError, suggest
@@ -53,6 +53,8 @@ from cvfl.types import SERVER
 from cvfl.wire.control import MAX_SPEC, Count
 
 _CPU = torch.device("cpu")
+FirstLayer = tuple[list[Tensor], Sum]
+"""The server model's first layer by party, and the rest of it."""
 Width = Annotated[int, Field(ge=1, le=1 << 20)]
 
 
@@ -76,13 +78,17 @@ def make_recipe(
 
     A party's model maps its rows to B x P_m, the server model maps the list of all embeddings to B x outputs.
     """
+    check_step_size(config)
     loss, dtype, head = config.loss or facts.loss, getattr(torch, config.precision), config.server_model
     if (loss is Loss.MULTICLASS) != (facts.loss is Loss.MULTICLASS):
         raise ConfigError(f"loss: {loss} does not fit labels of a {facts.loss} task")
     make = server_model or networks.server_model(head.name, facts.widths, facts.outputs, head.hidden, dtype)
     replies = config.reply_compressor
     offered = facts.widths
-    if (parts := _parts(config, facts, make)) is not None:
+    first = parted(initialised(make, config.seed, SERVER), facts.widths)
+    parts = first if _at_parties(config, facts, first) else None
+    kind = "trained " if parts is None and _has_hidden(first) else ""  # of messages, by compress.registry.AUTO
+    if parts is not None:
         slices, rest = parts
         models = [partial(_ended, model, W) for model, W in zip(models, slices, strict=True)]
         make, facts = partial(copy.deepcopy, rest), replace(facts, widths=tuple(len(W) for W in slices))
@@ -93,33 +99,38 @@ def make_recipe(
         names=facts.names,
         models=tuple(models),
         server_model=make,
-        compressors=tuple(partial(build, spec) for spec in facts.compressors),
+        compressors=tuple(partial(build, spec, f"{kind}embedding") for spec in facts.compressors),
         evaluation_compressors=tuple(
             partial(build, config.evaluation_compressor_of(spec), "evaluation") for spec in facts.compressors
         ),
-        server_compressor=partial(build, config.server_compressor, "model"),
+        server_compressor=partial(build, config.server_compressor, f"{kind}model"),
         gradient_compressor=partial(build, config.gradient_compressor or replies, "gradient"),
-        partial_compressor=partial(build, config.partial_compressor or replies, "partial"),
+        partial_compressor=partial(build, config.partial_compressor or replies, f"{kind}partial"),
         offered=offered,
+        parted=parts is not None,
         holder=label_holder(config, facts.names),
         release=_release(config.privacy.clip, config.privacy.noise),
         memory=config.network.memory_mb << 20,
     )
 
 
-def _parts(config: RunConfig, facts: Facts, make: MakeModel) -> tuple[list[Tensor], Sum] | None:
-    """The first layer of the server model by party, and the rest, if parties are to hold their own part of it."""
+def _at_parties(config: RunConfig, facts: Facts, first: FirstLayer | None) -> bool:
+    """Whether parties are to hold their own part of the server model's first layer."""
     where = config.first_layer
     if where == "server" or (where is None and config.reply_compressor != "auto"):
-        return None
+        return False
     if config.algorithm == 2 or config.privacy.noise is not None or config.folding is False:
-        return None
-    found = parted(initialised(make, config.seed, SERVER), facts.widths)
-    if found is None and where == "parties":
+        return False
+    if first is None and where == "parties":
         raise ConfigError("first_layer: the server model does not start with a linear layer over all embeddings")
-    if found is None or where == "parties" or config.privacy.secure:
-        return found
-    return found if len(found[0][0]) <= min(facts.widths) else None  # a wider layer would be more to send
+    if first is None or where == "parties" or config.privacy.secure:
+        return first is not None
+    return len(first[0][0]) <= min(facts.widths)  # a wider layer would be more to send
+
+
+def _has_hidden(first: FirstLayer | None) -> bool:
+    """Whether the server model starts with a linear layer that others follow."""
+    return first is not None and isinstance(first[1].head, nn.Sequential) and len(first[1].head) > 1
 
 
 def _ended(make: MakeModel, W: Tensor) -> Ended:

@@ -25,9 +25,10 @@ from cvfl.data.tables.ids import check_case
 from cvfl.data.tables.kinds import DEFAULT_MISSING
 from cvfl.data.tables.organisation import Assembled, Organisation, PartyTable, assemble
 from cvfl.data.tables.sources import Source, open_table
-from cvfl.data.tables.split import LEFT_OUT, Shares, hashed, hashed_rows, latest_first, seed_key, stratified
+from cvfl.data.tables.split import LEFT_OUT, Shares, hashed, hashed_rows, latest_first, seed_key, stratified, together
 from cvfl.errors import DataError
 from cvfl.federation.keeping import PartyKeeper, ServerKeeper
+from cvfl.federation.start import Start
 from cvfl.privacy import Aligned
 from cvfl.privacy.keys import session_secrets
 from cvfl.privacy.sealing import Sealing
@@ -83,12 +84,19 @@ class Rows:
     found: Found = field(default_factory=Found)
 
 
-def load_data(config: RunConfig, on_step: OnStep = lambda *_: None, kept: Path | None = None) -> Loaded:
-    """The data that a configuration names; `kept` is a folder for alignments, which the next call goes on with."""
+def load_data(
+    config: RunConfig, on_step: OnStep = lambda *_: None, kept: Path | None = None, start: Start | None = None
+) -> Loaded:
+    """The data that a configuration names; `kept` is a folder for alignments, which the next call goes on with.
+
+    With `start` columns become numbers as they did in that run.
+    """
     dtype = getattr(torch, config.precision)
     if config.data.name is None:
         with ExitStack() as stack:
             tables = open_tables(config, stack, on_step)
+            if start:
+                start.take(tables)
             return _load_tables(config, tables, shared_rows(tables, config, on_step, kept), dtype, on_step)
     section = config.data
     on_progress = lambda done, total: on_step(f"reading {section.name}", done, total)  # noqa: E731
@@ -125,6 +133,7 @@ def open_party(config: RunConfig, name: str, stack: ExitStack, on_step: OnStep =
         labels_elsewhere=tuple(other.label for at, other in config.party.items() if at != name and other.label),
         positive=section.positive,
         split_by=config.data.split_by if section.label else None,
+        split_groups=config.data.split_groups if section.label else None,
         settings=section.prepare or config.data.prepare,
     )
     table = stack.enter_context(open_table(source, lambda what, rows: on_step(f"{what}: reading", rows, 0)))
@@ -227,6 +236,8 @@ def parts_of(
     assert label is not None  # since it holds the labels
     if table.moments is not None:
         return shares.of(latest_first(table.moments[places], fractions))
+    if table.groups is not None:
+        return shares.of(together(table.groups[places], fractions))
     if data.stratify and label.loss is not Loss.SQUARED:
         return stratified(shares, fractions, label.values[places].astype(np.int64))
     return shares.of(fractions)

@@ -17,7 +17,6 @@ import json
 import logging
 import os
 import re
-import tomllib
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +24,11 @@ from typing import Any
 
 import tomlkit
 
-from cvfl.config.files import parse_config
+from cvfl.config.files import parse_config, read_values
 from cvfl.config.schema import RunConfig, check_tables
+from cvfl.config.terms import NOT_TERMS, NOT_TERMS_OF_DATA
 from cvfl.data.sets.catalogue import READERS
 from cvfl.errors import ConfigError, writing
-from cvfl.federation.agreement.terms import NOT_TERMS, NOT_TERMS_OF_DATA
 from cvfl.federation.load import row_key
 from cvfl.federation.roles import PartyRun, ServerRun, federation_names
 from cvfl.privacy.identity import Identity
@@ -247,10 +246,7 @@ def _check_data(terms: dict[str, Any], own: dict[str, Any], path: Path) -> None:
 
 def _own_values(path: Path) -> dict[str, Any]:
     """The site's file; it names files as seen from its own folder."""
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise ConfigError(f"{path}: {error}") from None
+    values = read_values(path)
     parties = [(section, key) for section in _section(values, "party").values() for key in ("table", "row_secret")]
     sections = [(values.get("data"), "path"), *parties]
     for section, key in sections:

@@ -19,8 +19,9 @@ from cvfl.errors import DecodeError, RemoteProtocolError
 from cvfl.federation.agreement.handshake import Link, Seat
 from cvfl.federation.agreement.settling import Said, Settling
 from cvfl.federation.agreement.terms import digest_of, read_facts, told_certificates, told_errors
+from cvfl.federation.build import Facts
 from cvfl.federation.keeping import PartyKeeper
-from cvfl.federation.rows import PartyRows, TableRows
+from cvfl.federation.rows import PartyRows
 from cvfl.privacy.identity import Identity
 from cvfl.privacy.keys import Keyring, PairSecrets, SessionKey
 from cvfl.privacy.released import Released
@@ -75,10 +76,9 @@ class PartyRole:
         self._m, self._session, self._run = rows.m, 0, ""
         self._setup = Checkpoints(folder / "setup", rows.name)
         self._checkpoints = Checkpoints(folder / "checkpoints", self._of)
-        tables = isinstance(rows, TableRows)
-        self._link = Link(Direction.UP, Seat(rows.m == 1, offer.label, tables))
+        self._link = Link(Direction.UP, Seat(rows.m == 1, offer.label, rows.tables, rows.predicts))
         self.identity = identity
-        self._has_keys = tables or rows.keyed
+        self._has_keys = rows.tables or rows.keyed
         self._key: SessionKey | None = None
         self._secrets: PairSecrets | None = None
         self._settling: Settling | None = None
@@ -99,6 +99,16 @@ class PartyRole:
             self._end_again(known["end"])
         else:
             self._checkpoints.check_none()
+
+    @property
+    def run(self) -> str:
+        """The name that the server gave this run."""
+        return self._run
+
+    @property
+    def facts(self) -> Facts:
+        """What the parties of this run know of each other."""
+        return read_facts(self._facts)
 
     @property
     def _keyring(self) -> Keyring:
@@ -226,9 +236,16 @@ class PartyRole:
         self.party, self._facts, self._kept = party, begin.facts, (begin.t0, party.done)
         if begin.t0 == 0:
             self._errors, self._certificates = {}, {}
-        first = party.start()
+        return self._start(party)
+
+    def _start(self, party: PartyMachine) -> Iterable[bytes]:
+        """What a party says first; in a prediction it may be all that it has to say."""
+        before = party.done
+        for message in party.start():
+            yield self._say(message)
         self._note_error(party)
-        return map(self._say, first)
+        if party.done and not before:
+            yield self._say(self._complete(party))
 
     def _round(self, message: Message) -> Iterable[bytes]:
         assert self.party is not None  # since the rounds have begun
@@ -282,7 +299,8 @@ class PartyRole:
     def _end_again(self, end: dict[str, Any] | None) -> None:
         """A party that ended before it could hand over its model needs nobody to do so."""
         if end is not None and end["t0"] in self._checkpoints.rounds():
-            self.party = self.rows.machine(read_facts(end["facts"]), None, self._noise_secret, self._checkpoints.logs)
+            self._facts = end["facts"]
+            self.party = self.rows.machine(self.facts, None, self._noise_secret, self._checkpoints.logs)
             self._restore(self.party, end["t0"])
             self.done = True
 

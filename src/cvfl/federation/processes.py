@@ -12,11 +12,14 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from cvfl.config.files import load_config
+from cvfl.config.files import load_config, terms_path, write_changed
 from cvfl.errors import ConfigError, RemoteProtocolError
 from cvfl.federation.load import row_key
 from cvfl.federation.roles import federation_names
 from cvfl.runs.analysis import NAME as ANALYSIS
+from cvfl.runs.analysis import read_analysis, write_analysis
+from cvfl.runs.bundle import MODEL, PREPARATION, WEIGHTS
+from cvfl.runs.journal import write_whole
 from cvfl.runtime.grpc.delay import DelayProxy
 from cvfl.runtime.supervisor import Supervisor
 from cvfl.scratch import Scratch
@@ -44,6 +47,9 @@ def train_grpc(
     names = federation_names(config)
     with Scratch() as scratch, _Roles() as roles:
         home = scratch.path
+        if terms_path(path):  # whose signature, checked above, is of another authority than that of these processes
+            write_changed(path, [], {}, home / path.name, "With its terms")
+            path = home / path.name
         make_certificates(home / "certs", ["127.0.0.1", "localhost"], names)
         shared = [*changes, f"network.certificates={home / 'certs'}"]
         if (
@@ -72,14 +78,26 @@ def add_parties(out: Path, names: Sequence[str], models: Path) -> dict[str, Any]
     from cvfl.report.report import write_report  # noqa: PLC0415  matplotlib is slow to load
 
     for name in (*names, "server"):  # a party that holds the labels has the server model, too
-        for file in (f"{name}.safetensors", f"{name}.preparation"):
+        for file in (f"{name}{end}" for end in (WEIGHTS, PREPARATION, MODEL)):
             if (models / file).exists():
                 shutil.copy(models / file, out / "parameters")
     if (models / ANALYSIS).exists():  # likewise
         shutil.copy(models / ANALYSIS, out)
-        write_report([out], out / "report.html")
     summary: dict[str, Any] = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    if classes := _classes(names, models):
+        summary["classes"] = classes
+        write_whole(out / "summary.json", json.dumps(summary, indent=2) + "\n")
+        if analysis := read_analysis(out):
+            write_analysis(analysis.model_copy(update={"names": tuple(classes)}), out)
+    if classes or (models / ANALYSIS).exists():
+        write_report([out], out / "report.html")
     return summary
+
+
+def _classes(names: Sequence[str], models: Path) -> list[str]:
+    """What the party with the label calls its classes: on this machine there is nobody to keep it from."""
+    told = (json.loads((models / f"{name}.json").read_text(encoding="utf-8")) for name in names)
+    return next((list(values["classes"]) for values in told if "classes" in values), [])
 
 
 class _Roles(Supervisor):

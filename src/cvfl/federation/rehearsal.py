@@ -88,7 +88,8 @@ class Rehearsal:
     @property
     def _offers(self) -> list[Offer]:
         widths = zip(self.recipe.names, self.recipe.offered, strict=True)
-        return [offer_of(self.config, name).model_copy(update={"width": width}) for name, width in widths]
+        classes = self.loaded.assembled.classes
+        return [offer_of(self.config, name, classes).model_copy(update={"width": width}) for name, width in widths]
 
     def _count(self, meter: Meter, said: Said) -> None:
         for m, direction, message in said:

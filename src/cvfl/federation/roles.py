@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,20 +18,24 @@ from cvfl.errors import ConfigError, suggest, writing
 from cvfl.federation.agreement.labels import NamedLabels, ServerRows, TableLabels
 from cvfl.federation.agreement.terms import elsewhere, offer_of, read_facts, terms_of
 from cvfl.federation.build import make_recipe
+from cvfl.federation.bundles import BundleMaker, write_bundles
+from cvfl.federation.divergence import Divergence
 from cvfl.federation.keeping import PartyKeeper, ServerKeeper
 from cvfl.federation.load import load_data, open_party, row_secret
 from cvfl.federation.party import PartyRole
 from cvfl.federation.rows import NamedRows, PartyRows, TableRows
-from cvfl.federation.scoring import analysis_of, units_of
+from cvfl.federation.scoring import analysis_of, columns_of, scorer, units_of
 from cvfl.federation.server import ServerRole
 from cvfl.federation.state import ALIGNMENT, NOISE, State, kept_secret, write_secret
 from cvfl.federation.train import RunResult
 from cvfl.privacy.account import check_accountant
 from cvfl.privacy.identity import Identity
-from cvfl.protocol import Certificate, Measured, Recipe
+from cvfl.privacy.relay import Holder
+from cvfl.protocol import Certificate, Measured, PartyMachine, Recipe
 from cvfl.protocol.learning.metrics import headline
 from cvfl.runs import directory as record
 from cvfl.runs.analysis import Analysis, write_analysis
+from cvfl.runs.bundle import Bundle
 from cvfl.runs.journal import Journal
 from cvfl.runs.progress import Progress
 from cvfl.runs.summary import summarise
@@ -62,6 +66,7 @@ class ServerRun:
         self._journal = Journal(path / "metrics.jsonl")
         # A round whose line was lost with the power is run again.
         Checkpoints(path / "checkpoints").drop_after(len(self._journal.lines))
+        self._divergence: Divergence | None = None  # of a run that has begun, where the labels are
         self._began = time.perf_counter()
         self.role = ServerRole(
             rows.names,
@@ -79,7 +84,10 @@ class ServerRun:
         plan, meter = self.role.rounds.server.plan, self.role.rounds.meter
         with writing(self.state.path):
             self._journal.append(record.round_line(report, plan, meter, self.role.names))
-        self.on_round(Progress(report, plan.rounds, meter.total(), headline(plan.loss)))
+        if self._divergence is None and (server := scorer(self.role.rounds.server)):
+            self._divergence = Divergence(plan, server.labels)
+        note = self._divergence.see(report.evaluation) if self._divergence else ""
+        self.on_round(Progress(report, plan.rounds, meter.total(), headline(plan.loss), note))
 
     def _back(self, t0: int) -> None:
         with writing(self.state.path):
@@ -127,10 +135,17 @@ class ServerRun:
         summary = summarise(self.config, self.name, self.recipe(), history, rounds.meter, hashes, seconds)
         summary["split"] = record.split_name(self.config, self._rows.parts)
         summary["alignment"] = record.alignment(self.role.aligned)
-        summary |= {"sent_again": rounds.meter.sent_again, "units": units_of(rounds.server)}
+        classes = self._rows.classes
+        summary |= {"sent_again": rounds.meter.sent_again, "units": units_of(rounds.server), "classes": list(classes)}
+        summary["run"] = self.role.run
+        if self._divergence and self._divergence.line:
+            summary["warning"] = self._divergence.line
         directory = record.RunDirectory(out, resume=True)  # a crash may have stopped it here before
         directory.begin(self.config).replace(history)
-        directory.finish(summary, models, analysis=analysis_of(rounds.server, self.role.names))
+        directory.finish(summary, models, analysis=analysis_of(rounds.server, self.role.names, classes))
+        if scores := scorer(rounds.server):
+            maker = BundleMaker(self.config, self.recipe(), self.role.run)
+            write_bundles([maker.of_server(scores, classes)], out / record.PARAMETERS)
         from cvfl.report.report import write_report  # noqa: PLC0415  matplotlib is slow to load
 
         write_report([out], out / "report.html")
@@ -163,7 +178,7 @@ class PartyRun:
         self.role = PartyRole(
             self._rows,
             terms,
-            offer_of(config, name),
+            offer_of(config, name, self._rows.classes),
             self.state.path,
             config.network.checkpoint_every,
             self.identity,
@@ -199,7 +214,8 @@ class PartyRun:
         assert self.role.party is not None
         models = self.role.party.models
         hashes = _hashes(models)
-        facts = {"parameters": hashes.pop(self.name)} | hashes | {"versions": record.versions()}
+        facts: dict[str, Any] = {"parameters": hashes.pop(self.name)} | hashes | {"versions": record.versions()}
+        facts |= {"classes": list(self._rows.classes)} if self._rows.classes else {}
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
             for role, model in models.items():
@@ -209,9 +225,26 @@ class PartyRun:
             if isinstance(self._rows, TableRows):
                 write_secret(out / f"{self.name}.row_secret", self._rows.key)
             (out / f"{self.name}.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-        if analysis := analysis_of(self.role.party, self._rows.names):
+        write_bundles(self._bundles(self.role.party), out)
+        if analysis := self._analysis():
             self._write_analysis(analysis, out)
         self.state.remove()
+
+    def _bundles(self, machine: PartyMachine) -> Iterator[Bundle]:
+        """What this party needs to predict, and with the server model also to score."""
+        maker = BundleMaker(self.config, self._rows.recipe(self.role.facts), self.role.run)
+        yield maker.of_party(machine, self._rows.preparation, self._rows.categories, self._rows.classes)
+        if scores := scorer(machine):
+            yield maker.of_server(scores, self._rows.classes)
+
+    def _analysis(self) -> Analysis | None:
+        """Of the party that holds the labels; what its own columns bring is known to it alone."""
+        assert self.role.party is not None
+        if not isinstance(self.role.party, Holder):
+            return None
+        preparations = {self.name: self._rows.preparation} if self._rows.preparation else {}
+        columns = columns_of(self.config, preparations)
+        return analysis_of(self.role.party, self._rows.names, self._rows.classes, [self.role.party.party], columns)
 
     def _write_analysis(self, analysis: Analysis, out: Path) -> None:
         from cvfl.report.analysis import write_analysis_page  # noqa: PLC0415  matplotlib is slow to load
@@ -232,7 +265,7 @@ def _hashes(models: Mapping[str, nn.Module]) -> dict[str, str]:
     return {role: record.fingerprint(model) for role, model in models.items()}
 
 
-_ELSEWHERE = {"table", "url", "query", "model", "compressor", "row_secret", "fingerprint"}
+_ELSEWHERE = {"table", "url", "query", "model", "compressor", "row_secret", "fingerprint", "tell_classes"}
 
 
 def _own(config: RunConfig, name: str) -> dict[str, Any]:
@@ -255,4 +288,5 @@ def federation_names(config: RunConfig) -> tuple[str, ...]:
 def _server_rows(config: RunConfig) -> ServerRows:
     if config.data.name is None:
         return TableLabels(config, tuple(config.party))
-    return NamedLabels(config, load_data(config).data)
+    loaded = load_data(config)
+    return NamedLabels(config, loaded.data, loaded.assembled.classes)

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -41,6 +41,10 @@ class PartyRows(ABC):
     """What a party brings: rows that may need alignment, perhaps the labels, and its model."""
 
     how: How = "as-is"
+    tables: ClassVar[bool] = False
+    """Whether parties bring tables, whose rows are settled."""
+    predicts: ClassVar[bool] = False
+    """Whether the rows are new ones, which are to be predicted."""
     preparation: Preparation | None = None
 
     def __init__(self, config: RunConfig, name: str, names: Sequence[str]) -> None:
@@ -103,6 +107,20 @@ class PartyRows(ABC):
         What it knows of rows is in the folder when its memory is too small.
         """
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, where the labels are."""
+        return ()
+
+    @property
+    @abstractmethod
+    def categories(self) -> tuple[int, ...]:
+        """How many codes each of the last columns has, once they are prepared."""
+
+    def recipe(self, facts: Facts) -> Recipe:
+        """The recipe of a run with these facts, without any model."""
+        return self._recipe(facts, elsewhere)
+
     def _recipe(self, facts: Facts, maker: MakeModel) -> Recipe:
         makers = [maker if name == self.name else elsewhere for name in facts.names]
         return make_recipe(self.config, facts, makers)
@@ -131,6 +149,11 @@ class NamedRows(PartyRows):
         """Training, validation and test rows."""
         return [len(y) for y in (self.data.train_labels, self.data.validation_labels, self.data.test_labels)]
 
+    @property
+    def categories(self) -> tuple[int, ...]:
+        """Those of the data set."""
+        return self.data.categories[self.m - 1] if self.data.categories else ()
+
     def machine(
         self,
         facts: Facts,
@@ -140,8 +163,7 @@ class NamedRows(PartyRows):
     ) -> PartyMachine:
         """The party with its part of the data."""
         at = self.m - 1
-        categories = self.data.categories[at] if self.data.categories else ()
-        maker = party_maker(self.config, self.name, self.data.train[at], categories)
+        maker = party_maker(self.config, self.name, self.data.train[at], self.categories)
         recipe = self._recipe(facts, maker)
         labels, holding = labels_of(self.data, recipe.plan.device), holding_of(self.data, at, recipe.plan)
         return party_machine(recipe, self.m, holding, labels, recipe.codecs(folder), secrets, noise_secret)
@@ -149,6 +171,8 @@ class NamedRows(PartyRows):
 
 class TableRows(PartyRows):
     """A party with its own table: rows are settled with the others, and columns prepared here."""
+
+    tables = True
 
     def __init__(self, config: RunConfig, table: PartyTable) -> None:
         super().__init__(config, table.party.name, list(config.party))
@@ -165,6 +189,16 @@ class TableRows(PartyRows):
         """The ids of rows that can be used."""
         self._ids = self._ids or self.table.ids()
         return list(self._ids)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Those of the label, if it is in this table."""
+        return self.table.label.classes if self.table.label else ()
+
+    @property
+    def categories(self) -> tuple[int, ...]:
+        """Those of the preparation."""
+        return self.preparation.categories if self.preparation else ()
 
     def settle(self, common: Collection[str] | None, key: bytes) -> Targets | None:
         """Put the shared rows in order; the label holder says what they are for."""
@@ -197,7 +231,9 @@ class TableRows(PartyRows):
         told = read_targets(targets, who, data, labels, len(self._places))
         used = told.parts != LEFT_OUT
         drawn = Shares(data.test_share, data.validation_share).of(self._fractions[used])
-        hashed = data.split_by is None and (told.loss is Loss.SQUARED or not data.stratify)
+        hashed = (
+            data.split_by is None and data.split_groups is None and (told.loss is Loss.SQUARED or not data.stratify)
+        )
         if hashed and not np.array_equal(drawn, told.parts[used]):
             raise RemoteProtocolError(f"{who}: rows for other parts than their key says")
         self._told, self._fractions = told, np.zeros(0)  # which have served

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from cvfl.analysis.analyse import analyse
+from cvfl.analysis.columns import what_columns_bring
+from cvfl.config.schema import RunConfig
+from cvfl.data.tables.prepare import Preparation
 from cvfl.privacy.relay import Holder
-from cvfl.protocol import Loss, PartyMachine, Server, ServerMachine
+from cvfl.protocol import Loss, Party, PartyMachine, Server, ServerMachine
 from cvfl.runs.analysis import Analysis
+from cvfl.runtime import one_thread_a_role
 
 
 def scorer(machine: ServerMachine | PartyMachine) -> Server | None:
@@ -18,10 +22,32 @@ def scorer(machine: ServerMachine | PartyMachine) -> Server | None:
     return machine if isinstance(machine, Server) else None
 
 
-def analysis_of(machine: ServerMachine | PartyMachine, names: Sequence[str]) -> Analysis | None:
-    """How good the models of a run that is over are, if that can be said here."""
+def analysis_of(
+    machine: ServerMachine | PartyMachine,
+    names: Sequence[str],
+    classes: Sequence[str] = (),
+    parties: Sequence[Party] = (),
+    columns: Mapping[str, Sequence[str]] | None = None,
+) -> Analysis | None:
+    """How good the models of a run that is over are, if that can be said here, with what its classes are called.
+
+    Of `parties`, which are here, too, it says what their `columns` bring, by their names.
+    """
     server = scorer(machine)
-    return analyse(server, names) if server is not None and server.done else None
+    found = analyse(server, names) if server is not None and server.done else None
+    if server is None or found is None:
+        return None
+    found = found.model_copy(update={"names": tuple(classes)})
+    if not columns:
+        return found
+    with one_thread_a_role():
+        brought = (what_columns_bring(server, party, columns.get(party.holding.name, ())) for party in parties)
+        return found.model_copy(update={"columns": tuple(one for one in brought if one)})
+
+
+def columns_of(config: RunConfig, preparations: Mapping[str, Preparation]) -> dict[str, tuple[str, ...]]:
+    """For every party the columns that its prepared ones come from, if the configuration asks what they bring."""
+    return {name: one.columns for name, one in preparations.items()} if config.analysis.columns else {}
 
 
 def units_of(machine: ServerMachine | PartyMachine) -> dict[str, float] | None:

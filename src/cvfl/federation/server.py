@@ -19,7 +19,7 @@ from typing import Any
 from cvfl.errors import DecodeError, RemoteProtocolError
 from cvfl.federation.agreement.admission import Kept, admitted, check_kept, common_round
 from cvfl.federation.agreement.handshake import Anything, Link, Phase, Seat
-from cvfl.federation.agreement.labels import ServerRows, TableLabels
+from cvfl.federation.agreement.labels import ServerRows
 from cvfl.federation.keeping import ServerKeeper
 from cvfl.privacy import Aligned, AlignmentServer
 from cvfl.runtime.carrier import Replies
@@ -108,6 +108,11 @@ class ServerRole:
         return self.rounds.meter
 
     @property
+    def run(self) -> str:
+        """The name that the server gave this run."""
+        return self._run
+
+    @property
     def _kept(self) -> Kept:
         return Kept(self._run, self.rounds.kept())
 
@@ -124,7 +129,7 @@ class ServerRole:
     def _owes(self, m: int, link: Link) -> bool:
         """Whether party m has something to say now; within a round its machine knows who has not said it."""
         server = self.rounds.server
-        if link.phase is not Phase.TRAINING or server is None or server.done:
+        if link.phase not in (Phase.TRAINING, Phase.PREDICTING) or server is None or server.done:
             return link.owes
         return m in server.awaited
 
@@ -146,7 +151,7 @@ class ServerRole:
             raise RemoteProtocolError(f"{hello.name} is here already")
         if not self.done:
             check_kept(hello.name, Kept(hello.run, hello.rounds), self._kept, self.every)
-        seat = Seat(m == 1, hello.offer.label, isinstance(self.rows, TableLabels))
+        seat = Seat(m == 1, hello.offer.label, self.rows.tables, self.rows.predicts)
         self._links[m], self._offers[m] = Link(Direction.DOWN, seat), hello.offer
         if self.done:
             self.meter.again([frame])
@@ -302,7 +307,7 @@ class ServerRole:
 
     def _begin(self) -> Replies:
         """All rows are in their order: back to the newest round that everyone has kept."""
-        sizes = self.rows.sizes()
+        sizes = self.rows.settled(self._settled[1])
         for m, rows in sorted(self._settled.items()):
             if rows != sizes:
                 raise RemoteProtocolError(

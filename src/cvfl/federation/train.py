@@ -14,19 +14,27 @@ from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
 from cvfl.data.tables.organisation import Assembled
 from cvfl.federation.build import Federation, make_federation, recipe_for
+from cvfl.federation.bundles import BundleMaker, run_name, write_bundles
+from cvfl.federation.divergence import Divergence
 from cvfl.federation.load import Loaded, load_data
+from cvfl.federation.range_test import find_eta, with_eta
 from cvfl.federation.rehearsal import Rehearsal
-from cvfl.federation.scoring import analysis_of, units_of
+from cvfl.federation.scoring import analysis_of, columns_of, units_of
+from cvfl.federation.start import Start
 from cvfl.privacy.account import check_accountant
+from cvfl.protocol import Recipe
 from cvfl.protocol.learning.metrics import headline
 from cvfl.protocol.recipe import MakeModel
-from cvfl.runs.directory import RunDirectory, alignment, fingerprint, round_line, split_name
+from cvfl.runs.bundle import Bundle
+from cvfl.runs.directory import PARAMETERS, RunDirectory, alignment, fingerprint, round_line, split_name
 from cvfl.runs.journal import Journal
 from cvfl.runs.progress import Progress
+from cvfl.runs.record import RangeTest
 from cvfl.runs.summary import summarise
 from cvfl.runtime import Meter, rounds
 from cvfl.runtime.checkpoint import Checkpoints, logs_in
 from cvfl.runtime.round import between_rounds, take_up
+from cvfl.types import OnStep
 
 KEEP_SECONDS = 30.0
 """How much work a stop may cost: the state of all roles is kept that often."""
@@ -54,22 +62,38 @@ def train(
     keep_seconds: float = KEEP_SECONDS,
     workers: int | None = None,
     noise_secrets: Mapping[str, bytes] | None = None,
+    on_step: OnStep = lambda *_: None,
+    start: Start | None = None,
 ) -> RunResult:
     """Train as configured, on own data and models if given; with `out` the run directory is written.
 
     With noise each party draws a secret of its own; a run with given ones, 32 bytes a name, can be repeated.
     Ctrl-C ends a run after its last full round. One with `out` keeps the state of all roles now and then: the same call
-    with `resume` goes on with it, however it was stopped, and ends in the same bits.
+    with `resume` goes on with it, however it was stopped, and ends in the same bits. With `start` every role begins
+    with the weights of an earlier run; data that is given was loaded with the same.
     """
     check_accountant(config.privacy.noise)
-    directory = RunDirectory(out, resume) if out else None
-    loaded = _loaded(config, data)
-    recipe = recipe_for(config, loaded.data, models, server_model)
-    rehearsal = Rehearsal(config, recipe, loaded)
+    own = (models is not None, server_model is not None)
+    if start:
+        start.check(config, own)
+    directory = RunDirectory(out, resume, start.told if start else None) if out else None
+    loaded = _loaded(config, data, start)
+
+    def recipe_of(config: RunConfig, data: VerticalData) -> Recipe:
+        recipe = recipe_for(config, data, models, server_model)
+        return start.warmed(recipe, data) if start else recipe
+
+    tried = None
+    if config.step_size.eta == "auto":
+        tried = find_eta(config, loaded.data, recipe_of, on_step)
+    settled = with_eta(config, tried.eta) if tried else config
+    recipe = recipe_of(settled, loaded.data)
+    rehearsal = Rehearsal(settled, recipe, loaded)
     aside = 0 if config.budget is None else rehearsal.foreseen()
     logs = logs_in(directory.state) if directory else None
     federation = make_federation(recipe, loaded.data, False, noise_secrets, aside, logs)
-    run = _Run(config, federation, loaded, rehearsal, name or config.compressor, directory, keep_seconds)
+    run = _Run(config, federation, loaded, rehearsal, name or config.compressor, directory, keep_seconds, own)
+    run.tried, run.start = tried, start
     try:
         for progress in run.rounds(workers):
             on_round(progress)
@@ -95,11 +119,17 @@ class _Run:
         name: str,
         directory: RunDirectory | None,
         keep_seconds: float,
+        own_models: tuple[bool, bool],
     ) -> None:
         self._config, self._federation, self._loaded, self._name = config, federation, loaded, name
+        self._own_models = own_models
         self._directory, self._seconds, self._last = directory, keep_seconds, time.monotonic()
         self._meter, self.history = Meter(), list[dict[str, Any]]()
-        self._rehearsal = rehearsal
+        self._rehearsal, self._divergence = rehearsal, Divergence(federation.plan, federation.server.labels)
+        self.tried: RangeTest | None = None
+        """How the step size was found, if it was not given."""
+        self.start: Start | None = None
+        """The models that it started from, if they were not fresh."""
         self._rehearsal.begin(self._meter)
         self._journal: Journal | None = None
         if directory:
@@ -127,7 +157,8 @@ class _Run:
             self.history.append(line)
             if self._journal:
                 self._journal.append(line)
-            yield Progress(report, plan.rounds, self._meter.total(), headline(plan.loss))
+            note = self._divergence.see(report.evaluation)
+            yield Progress(report, plan.rounds, self._meter.total(), headline(plan.loss), note)
 
     def _settled(self) -> None:
         """Between two rounds: keep the state of all roles if the last one is old enough."""
@@ -137,6 +168,11 @@ class _Run:
         server, parties = self._federation.roles
         state = between_rounds(server, self._meter) | {"parties": {party.m: party.state_dict() for party in parties}}
         self._checkpoints.save(server.t0, state)
+
+    @property
+    def _agreed(self) -> RunConfig:
+        """The configuration as roles could agree on it: with the step size that was found."""
+        return with_eta(self._config, self.tried.eta) if self.tried else self._config
 
     def close(self) -> None:
         """The run was stopped by an error."""
@@ -159,22 +195,45 @@ class _Run:
             "classes": list(self._loaded.assembled.classes),
             "alignment": alignment(self._loaded.aligned),
             "units": units_of(federation.server),
+            "run": run_name(self._agreed, hashes),
         }
+        if self._divergence.line:
+            summary["warning"] = self._divergence.line
+        if self.tried:
+            summary["range_test"] = self.tried.model_dump(mode="json", by_alias=True)
+        if self.start:
+            summary["started_from"] = self.start.told.model_dump()
         if self._directory is None:
             return RunResult(summary, history, models)
-        analysis = analysis_of(federation.server, federation.recipe.names)
-        self._directory.finish(summary, models, self._loaded.assembled.preparations, analysis)
+        preparations = self._loaded.assembled.preparations
+        columns = columns_of(self._config, preparations)
+        analysis = analysis_of(
+            federation.server, federation.recipe.names, self._loaded.assembled.classes, federation.parties, columns
+        )
+        self._directory.finish(summary, models, preparations, analysis)
+        write_bundles(self._bundles(summary["run"]), self._directory.path / PARAMETERS)
         from cvfl.report.report import write_report  # noqa: PLC0415  matplotlib is slow to load
 
         write_report([self._directory.path], self._directory.path / "report.html")
         self._directory.close(summary["completed"])
         return RunResult(summary, history, models, self._directory.path)
 
+    def _bundles(self, run: str) -> Iterator[Bundle]:
+        """What every role needs to predict."""
+        federation, assembled = self._federation, self._loaded.assembled
+        maker = BundleMaker(self._agreed, federation.recipe, run)
+        of_parties, of_server = self._own_models
+        categories = assembled.data.categories or ((),) * len(federation.parties)
+        for party, codes in zip(federation.parties, categories, strict=True):
+            preparation = assembled.preparations.get(party.holding.name)
+            yield maker.of_party(party, preparation, codes, assembled.classes, of_parties)
+        yield maker.of_server(federation.server, assembled.classes, of_server)
 
-def _loaded(config: RunConfig, data: VerticalData | Loaded | None) -> Loaded:
+
+def _loaded(config: RunConfig, data: VerticalData | Loaded | None, start: Start | None) -> Loaded:
     match data:
         case None:
-            return load_data(config)
+            return load_data(config, start=start)
         case VerticalData():
             return Loaded(Assembled(data))
         case Loaded():

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+
+
+@runtime_checkable
+class Grows(Protocol):
+    """A server model that can go on from one over fewer parties."""
+
+    def grown(self, old: nn.Module, was: Mapping[str, int], now: Mapping[str, int]) -> dict[str, Tensor]:
+        """The state of `old`, whose parties had these widths, for the parties that there are now.
+
+        What belongs to a party that was not there stays as it is here. A ValueError says that it cannot be done.
+        """
 
 
 class Joined(nn.Module, ABC):
@@ -33,6 +45,16 @@ class Concat(Joined):
     def join(self, embeddings: Sequence[Tensor]) -> Tensor:
         """[h_1, ..., h_M] as one tensor."""
         return torch.cat(list(embeddings), dim=1)
+
+    def grown(self, old: nn.Module, was: Mapping[str, int], now: Mapping[str, int]) -> dict[str, Tensor]:
+        """Columns of the first layer go where their party is now; those of a new one are as they were made."""
+        if not self.folds:
+            raise ValueError("the head does not start with a linear layer")
+        state, first = dict(old.state_dict()), self._first.weight
+        key = next(key for key, value in self.named_parameters() if value is first)
+        kept = dict(zip(was, torch.split(state[key], list(was.values()), 1), strict=True))
+        fresh = dict(zip(now, torch.split(first.detach(), list(now.values()), 1), strict=True))
+        return state | {key: torch.cat([kept.get(name, W) for name, W in fresh.items()], 1)}
 
     def hold(self, embeddings: Sequence[Tensor], m: int) -> Callable[[Tensor], Tensor]:
         """The model as a function of h_m: the others pass through the first linear layer once.
@@ -131,6 +153,10 @@ class Sum(Joined):
         """h_1 + ... + h_M."""
         return torch.stack(list(embeddings)).sum(0)
 
+    def grown(self, old: nn.Module, was: Mapping[str, int], now: Mapping[str, int]) -> dict[str, Tensor]:
+        """As it was: a sum has any number of terms."""
+        return dict(old.state_dict())
+
     def hold(self, embeddings: Sequence[Tensor], m: int) -> Callable[[Tensor], Tensor]:
         """The model as a function of h_m: the others are added up once."""
         others = [*embeddings[:m], *embeddings[m + 1 :]]
@@ -219,6 +245,13 @@ class Attention(nn.Module):
         weights = (values.tanh() @ self.query / len(self.query) ** 0.5).softmax(1)
         output: Tensor = self.head((weights[:, :, None] * values).sum(1))
         return output
+
+    def grown(self, old: nn.Module, was: Mapping[str, int], now: Mapping[str, int]) -> dict[str, Tensor]:
+        """Maps go where their party is now; that of a new one is as it was made."""
+        assert isinstance(old, Attention)
+        kept = dict(zip(was, old.maps, strict=True))
+        maps = nn.ModuleList(kept.get(name, own) for name, own in zip(now, self.maps, strict=True))
+        return old.state_dict() | maps.state_dict(prefix="maps.")
 
 
 def _sums_of_others(parts: Sequence[Tensor], start: Tensor) -> list[Tensor]:

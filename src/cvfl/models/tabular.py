@@ -9,6 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+_QUICK = 4.0
+"""How many times as fast as a weight a gate changes, by an optimizer whose steps do not depend on the scale."""
+
 
 class MLP(nn.Sequential):
     """Linear layers over flattened rows with ReLU between them; `bounded` ends in tanh, within [-1, 1]."""
@@ -52,13 +55,34 @@ class TabularMLP(nn.Module):
         return output
 
 
+class Gates(nn.Module):
+    """A factor for every column, one at first; those of columns that do not help can be drawn to zero.
+
+    `shrink` is called after every step of training when `optimizer.sparsity` is given.
+    """
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((columns,), 1 / _QUICK))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Every column of B x columns x numbers times its factor."""
+        return x * (_QUICK * self.scale)[:, None]
+
+    def shrink(self, by: float) -> None:
+        """Every factor nearer to zero, and not beyond."""
+        with torch.no_grad():
+            self.scale.copy_(self.scale.sign() * (self.scale.abs() - by).clamp_min(0))
+
+
 class Tabular(nn.Module):
     """For tables: every number is cut into pieces of its scale, so that a linear layer bends where the data do.
 
     A number z is expected as a normal score (`numbers = "quantile"` in the preparation). Its place u on the scale from
     0 to 1 fills `pieces` boxes one after the other, clamp(pieces u - t, 0, 1) for box t (piecewise-linear encoding,
     Gorishniy et al. 2022). A linear layer over all boxes is an additive model with a bend at each edge; an MLP over
-    them beside it sees interactions of columns. The linear layer starts at zero. Categories are learned vectors.
+    them beside it sees interactions of columns. The linear layer starts at zero. Categories are learned vectors, and
+    every number has a gate.
     """
 
     def __init__(
@@ -68,11 +92,12 @@ class Tabular(nn.Module):
         outputs: int,
         hidden: Sequence[int] = (64,),
         *,
-        pieces: int = 32,
+        pieces: int = 8,
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
         self.numbers, self.pieces = numbers, pieces
+        self.gates = Gates(numbers)
         self.vectors = nn.ModuleList(nn.Embedding(n, _dimension(n)) for n in cardinalities)
         inputs = numbers * (pieces + 1) + sum(_dimension(n) for n in cardinalities)
         self.additive = nn.Linear(inputs, outputs)
@@ -89,7 +114,7 @@ class Tabular(nn.Module):
         boxes = (self.pieces * torch.special.ndtr(z) - edges).clamp(0, 1) - 0.5
         codes = x[:, self.numbers :].long().unbind(1)
         vectors = [vector(code) for vector, code in zip(self.vectors, codes, strict=True)]
-        spread = torch.cat([z, boxes], 2).flatten(1)
+        spread = self.gates(torch.cat([z, boxes], 2)).flatten(1)
         inputs = torch.cat([spread, *vectors], 1)
         return torch.tanh(self.additive(inputs) + self.deep(inputs))
 

@@ -102,7 +102,8 @@ class Codec:
                     raise CompressError(_too_far(reached, h.dtype))
                 data = encode_packet(self.compressor.compress(h, self._context(t0)))
             except CompressError as error:
-                raise CompressError(f"{self.name}, round {t0}: the {self._now.part} {error}") from None
+                remedy = "if training diverged, lower step_size.eta"
+                raise CompressError(f"{self.name}, round {t0}: the {self._now.part} {error}; {remedy}") from None
             self._open = (t0, data, tuple(h.shape), h.dtype)
         return data
 

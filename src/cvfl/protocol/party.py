@@ -24,13 +24,12 @@ from cvfl.protocol.follow import Certificate, certify, lesson, prime
 from cvfl.protocol.learning.average import Average
 from cvfl.protocol.learning.layers import Forward
 from cvfl.protocol.learning.stopping import Snapshots
+from cvfl.protocol.outputs import ROWS, outputs_of
 from cvfl.protocol.pace import least_ease
 from cvfl.protocol.plan import Plan
 from cvfl.protocol.release import EMBEDDING, EVALUATION, Clipped, Release
 from cvfl.protocol.rows import Holding
 from cvfl.wire import Embedding, Evaluation, Message, Stop
-
-_EVALUATION_ROWS = 1024
 
 
 class Party:
@@ -145,7 +144,7 @@ class Party:
             gradient, loss = slope.at(h, q)
             self.optimizer.zero_grad()
             h.backward(gradient)  # type: ignore[no-untyped-call]
-            self.plan.optimizer.step(self.optimizer)
+            self.plan.optimizer.step(self.optimizer, self.model)
         return gradient, loss
 
     def _learn(self, slope: Slope, h: Tensor) -> None:
@@ -213,8 +212,8 @@ class Party:
     def _evaluation(self, t0: int) -> Evaluation:
         h_of = self._bounded(self._average.model.eval())
         with torch.no_grad():
-            batches = self.holding.evaluation_batches(_EVALUATION_ROWS)
-            parts = [h_of(x.to(self.plan.device)) for x in batches]
+            batches = self.holding.evaluation_batches(ROWS)
+            parts = [outputs_of(h_of, x.to(self.plan.device)) for x in batches]
         h = self._released(self._checked(torch.cat(parts), self.plan.held_out_rows), EVALUATION, t0)
         self.model.train()
         return Evaluation(t0, self.m, self.evaluation_codec.encode(h, t0))

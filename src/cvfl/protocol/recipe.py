@@ -47,6 +47,8 @@ class Recipe:
     partial_compressor: MakeCompressor
     offered: tuple[int, ...] = ()
     """Widths of the parties' own embeddings: those of the plan, unless they hold a part of the first layer."""
+    parted: bool = False
+    """Whether parties hold their own parts of the server model's first layer."""
     holder: int = SERVER
     """The role that holds the labels, and with them the server model when it is a party."""
     release: MakeRelease | None = None

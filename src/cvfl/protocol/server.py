@@ -26,6 +26,7 @@ from cvfl.protocol.follow import Certificate
 from cvfl.protocol.fusion import joined
 from cvfl.protocol.learning.average import Average
 from cvfl.protocol.learning.stopping import Snapshots, Stopping
+from cvfl.protocol.outputs import outputs_of
 from cvfl.protocol.pace import Pace, least_ease, with_level
 from cvfl.protocol.plan import Plan
 from cvfl.types import SERVER
@@ -175,7 +176,7 @@ class Server:
             self._check_finite("the loss", loss)
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        self.plan.optimizer.step(self.optimizer)
+        self.plan.optimizer.step(self.optimizer, self.model)
         if q == 0:
             self.loss = float(loss.detach())
             self._seen.put(rows, outputs.detach())
@@ -209,7 +210,7 @@ class Server:
         with _from_parties():
             phi = self.exchange.read(self.exchange.gathered(packets, t0, held_out=True), t0, held_out=True)
         with torch.no_grad():
-            outputs = self._average.model.eval()(phi)
+            outputs = outputs_of(self._average.model.eval(), phi)
         self._check_finite("an output for the held-out rows", outputs)
         if self.pace is not None:
             self.pace.evaluated(Evaluation(t0, m, packet) for m, packet in packets.items())

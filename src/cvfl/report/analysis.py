@@ -13,7 +13,18 @@ from cvfl.report.format import NOTHING, Form, amount, metric_label, score, share
 from cvfl.report.html import Figures, Heading, Page, Section, write_page
 from cvfl.report.svg import Drawn
 from cvfl.report.table import Row, Table
-from cvfl.runs.analysis import FEW, Analysis, Chosen, Confusion, Estimate, ManyClasses, Parties, Quantity, TwoClasses
+from cvfl.runs.analysis import (
+    FEW,
+    Analysis,
+    Chosen,
+    Columns,
+    Confusion,
+    Estimate,
+    ManyClasses,
+    Parties,
+    Quantity,
+    TwoClasses,
+)
 
 MOST_CLASSES = 12
 """Most classes that a confusion matrix is shown of."""
@@ -24,13 +35,20 @@ _RULES = {
     "given": "as it was given",
     "default": "the usual one, since there are no validation rows to choose by",
 }
+ROUNDED = (
+    f"Since a cell has fewer than {FEW} people, the others are rounded to multiples of {FEW}, and what is said here of "
+    "decisions for one class is computed from that: exact figures would tell how many they are."
+)
+MOST_COLUMNS = 20
+"""Most columns of a party that are shown; analysis.json has all."""
 _UNFITTED = ", not calibrated, since there are no validation rows to do it by"
 _WHOLE = (0.0, 1.0)
 Part = str | Heading | Table | Figures
 
 
 def analysis_sections(analysis: Analysis, idents: Iterator[str], classes: Sequence[str] = ()) -> list[Section]:
-    """What a page shows of an analysis."""
+    """What a page shows of an analysis; classes have the names that it has, or else those that are given."""
+    classes = analysis.names or classes
     parts: list[Part] = [_about(analysis)]
     if analysis.two:
         parts += _two(analysis.two, analysis.test, idents, classes)
@@ -42,7 +60,8 @@ def analysis_sections(analysis: Analysis, idents: Iterator[str], classes: Sequen
         parts.append(
             f"One of the classes has fewer than {FEW} test rows: there are no figures that many would rest on."
         )
-    return [Section("Quality on test rows", parts), _parties(analysis.parties, idents)]
+    columns = [_columns(analysis.columns)] if analysis.columns else []
+    return [Section("Quality on test rows", parts), _parties(analysis.parties, idents), *columns]
 
 
 def write_analysis_page(analysis: Analysis, parties: str, out: Path) -> None:
@@ -115,7 +134,8 @@ def _confusion(confusion: Confusion, classes: Sequence[str]) -> Table:
         (f"is {name}", *(f"<{FEW}" if n is None else f"{n:,}" for n in row))
         for name, row in zip(names, confusion, strict=True)
     ]
-    return Table("Confusion matrix", ("People", *(f"decided {name}" for name in names)), rows)
+    note = ROUNDED if any(n is None for row in confusion for n in row) else ""
+    return Table("Confusion matrix", ("People", *(f"decided {name}" for name in names)), rows, note)
 
 
 def _name(n: int, classes: Sequence[str]) -> str:
@@ -186,3 +206,23 @@ def _parties(found: Parties | None, idents: Iterator[str]) -> Section:
     drawn = Drawn(title, curves.brought(found, found.metric in BETTER_LOW, label, next(idents)))
     head = ("Party", f"{label} without", "Interval", "Shapley value")
     return Section(title, [text, Table(title, head, rows), Figures([drawn])])
+
+
+def _columns(found: Sequence[Columns]) -> Section:
+    text = (
+        "“Without” a column: its values are dealt out anew among the test rows, the mean and the interval of some "
+        "deals. A column that tells the same as another one may seem to bring little. Embeddings are taken as they "
+        "are, without a compressor."
+    )
+    parts: list[Part] = [text]
+    for one in found:
+        label, form = metric_label(one.metric), amount if one.metric in BETTER_LOW else score
+        rows = [
+            (each.column, form(each.without.value), f"{form(each.without.low)} to {form(each.without.high)}")
+            for each in one.each[:MOST_COLUMNS]
+        ]
+        more = len(one.each) - len(rows)
+        note = f"With all columns {form(one.together)}." + (f" {more:,} more are in analysis.json." if more > 0 else "")
+        title = f"Columns of {one.party}"
+        parts += [Heading(title), Table(title, ("Column", f"{label} without", "Interval"), rows, note)]
+    return Section("What each column brings", parts)

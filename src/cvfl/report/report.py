@@ -104,7 +104,8 @@ def _lede(runs: Sequence[Run]) -> str:
     found = [f"{len(runs)} run{'s' * (len(runs) > 1)}", f"{parties} {'party' if parties == 1 else 'parties'}"]
     if len(runs) == 1 and runs[0].date:
         found.insert(0, runs[0].name)
-    return " · ".join([*found, *(f"cvfl {version}" for version in versions)])
+    warnings = [f"{run.name}: {run.warning}" if len(runs) > 1 else run.warning for run in runs if run.warning]
+    return " · ".join([*found, *(f"cvfl {version}" for version in versions), *warnings])
 
 
 def _learning(series: Sequence[Series], idents: Iterator[str], study: StudyPart | None) -> Section:

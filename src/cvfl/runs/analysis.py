@@ -16,7 +16,10 @@ NAME = "analysis.json"
 FEW = 5
 """Fewest people that a figure is shown of."""
 Confusion = tuple[tuple[int | None, ...], ...]
-"""People by their class, a row, and the class that was decided, a column; None stands for fewer than `FEW`."""
+"""People by their class, a row, and the class that was decided, a column; None stands for fewer than `FEW`.
+
+The other cells are rounded to multiples of `FEW` then, and figures of decisions for a class are computed from that.
+"""
 
 
 class Estimate(Section):
@@ -131,6 +134,22 @@ class Parties(Section):
     each: tuple[Brought, ...]
 
 
+class OneColumn(Section):
+    """What a column brings: the metric when its values are dealt out anew."""
+
+    column: str
+    without: Estimate
+
+
+class Columns(Section):
+    """What each column of a party brings to the metric, the most telling first; `together` is with all as they are."""
+
+    party: str
+    metric: str
+    together: Finite
+    each: tuple[OneColumn, ...]
+
+
 class Chosen(Section):
     """How outputs became probabilities and decisions; `fitted` if there were validation rows to choose by."""
 
@@ -151,7 +170,11 @@ class Analysis(Section):
     two: TwoClasses | None = None
     many: ManyClasses | None = None
     quantity: Quantity | None = None
+    names: tuple[str, ...] = ()
+    """What classes are called, by their numbers, where that is known."""
     parties: Parties | None = None
+    columns: tuple[Columns, ...] = ()
+    """Of the parties whose columns are where the labels are, if `analysis.columns` asks for it."""
 
 
 def write_analysis(analysis: Analysis, folder: Path) -> None:

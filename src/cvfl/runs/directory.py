@@ -2,8 +2,9 @@
 
 RUN/config.json         the configuration as it was understood
 RUN/metrics.jsonl       one line a round; evaluations and measured errors on the rounds that have them
+RUN/start.json          the run that it started from, if there is one
 RUN/summary.json        the figures that people quote
-RUN/parameters/         final parameters, one .safetensors a role; how a party's columns became numbers
+RUN/parameters/         what each role needs to predict: its weights, its preparation and its bundle, see bundle.py
 RUN/report.html         the same for the eye
 RUN/analysis.json       how good the models are on test rows, and what each party brings
 RUN/audit.json          what a curious role could learn, once `cvfl audit` was there
@@ -33,11 +34,14 @@ from cvfl.privacy import Aligned
 from cvfl.protocol import Certificate, Measured, Plan
 from cvfl.runs.analysis import Analysis, write_analysis
 from cvfl.runs.journal import Journal, write_whole
-from cvfl.runs.record import Certified, CompressionError, Round, Sent
+from cvfl.runs.record import Certified, CompressionError, Round, Sent, StartedFrom
 from cvfl.runtime import Meter, RoundReport, Traffic
 
 PARTS = ("train", "validation", "test")
 """The kinds of rows that an evaluation has metrics of."""
+START = "start.json"
+PARAMETERS = "parameters"
+"""The folder for weights and all else that a prediction needs."""
 
 
 class RunDirectory:
@@ -46,7 +50,8 @@ class RunDirectory:
     `state/` is there as long as the run is not complete. With `resume` a directory that has one is gone on with.
     """
 
-    def __init__(self, path: Path, resume: bool = False) -> None:
+    def __init__(self, path: Path, resume: bool = False, start: StartedFrom | None = None) -> None:
+        self._start = start
         used = path.exists() and (not path.is_dir() or any(path.iterdir()))
         self.path, self.state, self.begun = path, path / "state", used and is_under_way(path)
         if used and not (resume and self.begun):
@@ -54,15 +59,25 @@ class RunDirectory:
             raise ConfigError(f"{path} exists already; choose another --out or remove it{hint}")
 
     def check(self, config: RunConfig) -> None:
-        """Refuse a directory that was begun with another configuration."""
+        """Refuse a directory that was begun with another configuration, or from another run."""
         if self.begun and (key := differing(self.path, config)):
             raise ConfigError(f"{self.path} was begun with another configuration: {key} differs")
+        if self.begun and (self.path / "config.json").exists():
+            self._check_start(started_from(self.path))
+
+    def _check_start(self, begun: StartedFrom | None) -> None:
+        if begun and (self._start is None or self._start.run != begun.run):
+            raise ConfigError(f"{self.path} was begun from run {begun.run}; start from that again: {begun.path}")
+        if self._start and begun is None:
+            raise ConfigError(f"{self.path} was begun without an earlier run; go on with it without --from")
 
     def begin(self, config: RunConfig) -> Journal:
         """Make the directory, or check that it is of this configuration; the lines of its metrics.jsonl."""
         self.check(config)
         with writing(self.path):
             self.state.mkdir(parents=True, exist_ok=True)
+            if self._start:
+                write_whole(self.path / START, self._start.model_dump_json(indent=1) + "\n")
             write_whole(self.path / "config.json", json.dumps(config.model_dump(mode="json"), indent=2) + "\n")
             return Journal(self.path / "metrics.jsonl")
 
@@ -74,7 +89,7 @@ class RunDirectory:
         analysis: Analysis | None = None,
     ) -> None:
         """Write what a run leaves at its end: each role's model, how columns became numbers, figures and summary."""
-        folder = self.path / "parameters"
+        folder = self.path / PARAMETERS
         with writing(self.path):
             folder.mkdir(exist_ok=True)
             for name, model in models.items():
@@ -101,6 +116,16 @@ def is_under_way(path: Path) -> bool:
 def is_being_written(path: Path) -> bool:
     """Whether it is of a run that has its state elsewhere and is over but for what it leaves here."""
     return is_under_way(path) and not any((path / "state").iterdir())
+
+
+def started_from(path: Path) -> StartedFrom | None:
+    """The run from which that of a directory was begun, if from any."""
+    try:
+        return StartedFrom.model_validate_json((path / START).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        raise ConfigError(f"{path / START}: damaged; remove {path} and begin again") from None
 
 
 def differing(path: Path, config: RunConfig) -> str | None:

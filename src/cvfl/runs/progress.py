@@ -18,6 +18,8 @@ class Progress:
     rounds: int
     sent: Traffic
     metric: str
+    note: str = ""
+    """A line for people, such as that training diverges."""
 
 
 def progress_values(progress: Progress) -> dict[str, Any]:
@@ -28,7 +30,7 @@ def progress_values(progress: Progress) -> dict[str, Any]:
     if report.evaluation:
         values |= {"train": report.evaluation.train, "test": report.evaluation.test}
         values |= {"validation": report.evaluation.validation} if report.evaluation.validation else {}
-    return values
+    return values | ({"note": progress.note} if progress.note else {})
 
 
 def progress_of(values: Mapping[str, Any]) -> Progress:
@@ -37,4 +39,4 @@ def progress_of(values: Mapping[str, Any]) -> Progress:
     evaluated = Evaluated(values["round"], **metrics) if metrics["train"] else None
     report = RoundReport(values["round"], values["loss"], values["seconds"], evaluated)
     sent = Traffic(**{part.name: values[part.name] for part in fields(Traffic)})
-    return Progress(report, values["rounds"], sent, values["metric"])
+    return Progress(report, values["rounds"], sent, values["metric"], values.get("note", ""))

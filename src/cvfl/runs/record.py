@@ -121,6 +121,22 @@ class Reference(Record):
     seconds: Number
 
 
+class RangeTest(Record):
+    """The step size that short trials found, the loss that each one of them ended in, and what all would have sent."""
+
+    eta: Number
+    tried: list[Number]
+    losses: list[Number | None]
+    sent: int = Field(alias="bytes")
+
+
+class StartedFrom(Record):
+    """The run whose models another one started from: its name, and the folder in which it was then."""
+
+    run: str
+    path: str
+
+
 class Round(Record):
     """One line of metrics.jsonl; bytes are those of all rounds up to this one.
 
@@ -147,7 +163,7 @@ class Summary(Record):
 
     `kept` is the round whose models a run has left that may stop by itself. Runs of the same `split` hold out the same
     rows. `threshold` is the probability from which on a row counts as positive, `units` are those of a label that is a
-    quantity: offset and scale.
+    quantity: offset and scale. `warning` says that training seems to diverge, if it does.
     """
 
     name: str
@@ -170,6 +186,9 @@ class Summary(Record):
     account: Account | None = Field(default=None, alias="privacy")
     seconds: Number
     references: list[Reference] = []
+    range_test: RangeTest | None = None
+    started_from: StartedFrom | None = None
+    warning: str | None = None
     parameters: Texts = {}
     config: Annotated[dict[str, Any], _EMPTY] = {}
     versions: Texts = {}

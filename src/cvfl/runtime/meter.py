@@ -20,6 +20,7 @@ class Traffic:
     evaluation: int = 0
     alignment: int = 0
     setup: int = 0
+    prediction: int = 0
 
     @property
     def training(self) -> int:
@@ -29,7 +30,7 @@ class Traffic:
     @property
     def total(self) -> int:
         """All bytes, whatever they were for."""
-        return self.training + self.evaluation + self.alignment + self.setup
+        return self.training + self.evaluation + self.alignment + self.setup + self.prediction
 
     def __add__(self, other: Traffic) -> Traffic:
         return Traffic(*(getattr(self, part) + getattr(other, part) for part in vars(self)))

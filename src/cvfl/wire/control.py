@@ -21,7 +21,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+)
 
 from cvfl.errors import DecodeError
 from cvfl.wire.frame import MAX_BODY, Bytes, seal, unseal
@@ -29,7 +37,7 @@ from cvfl.wire.targets import Targets, decode_targets, encode_targets
 
 CONTROL, TARGETS = 7, 8
 MAX_CONTROL = 1 << 20
-PROTOCOL = 8
+PROTOCOL = 9
 """Version of the messages and of what they mean; it changes when either does."""
 
 
@@ -48,6 +56,8 @@ Rounds = Annotated[list[Count], Field(max_length=16)]
 MAX_PARTIES = 1 << 12
 MAX_SPEC = 256
 """Characters in the text of a compressor."""
+MOST_CLASSES, MAX_CLASS = 100, 100
+"""Classes that are told by name, and characters of a name."""
 
 
 class _Message(BaseModel):
@@ -55,11 +65,21 @@ class _Message(BaseModel):
 
 
 class Offer(_Message):
-    """What a party tells of itself: the width of its embedding, its compressor, and whether it holds the label."""
+    """What a party tells of itself: the width of its embedding, its compressor, and whether it holds the label.
+
+    With labels that the server gets it may name their classes, for the report.
+    """
 
     width: int = Field(ge=1, le=1 << 20)
     compressor: str = Field(max_length=MAX_SPEC)
     label: bool
+    classes: list[Annotated[str, Field(max_length=MAX_CLASS)]] = Field(default_factory=list, max_length=MOST_CLASSES)
+
+    @model_serializer(mode="wrap")
+    def _short(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without classes if there are none to name."""
+        values: dict[str, Any] = whole(self)
+        return values if self.classes else {key: value for key, value in values.items() if key != "classes"}
 
 
 class Hello(_Message):

@@ -8,6 +8,11 @@ party m                                     server
    Evaluation(t0, m)       ──────────▶                     h_m of the held-out rows
                            ◀──────────      Stop(t0)       the run is over; which evaluated round's models are kept
 
+In a prediction, whose rows come in batches t0:
+
+   Prediction(t0, m)       ──────────▶                     h_m of a batch of new rows
+                           ◀──────────      Prediction(t0) their scores, to the party that had the label
+
 When a party holds the labels, these messages go between it and the others, and the server cannot read them:
 
    Passed(t0, m, to)       ──────────▶      ──────────▶    party `to`: one of the messages above, sealed by party m
@@ -42,6 +47,15 @@ class Embedding:
 @dataclass(frozen=True)
 class Evaluation:
     """Party m's embedding of the held-out rows after round t0."""
+
+    t0: int
+    m: int
+    packet: Bytes
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Of batch t0 of new rows: party m's embedding, or from the server (m = 0) the scores."""
 
     t0: int
     m: int
@@ -108,13 +122,14 @@ class Report:
     metrics: Mapping[str, Mapping[str, float]] | None = None
 
 
-Message = Embedding | Evaluation | Broadcast | Folded | Gradient | Stop | Passed | Report
+Message = Embedding | Evaluation | Prediction | Broadcast | Folded | Gradient | Stop | Passed | Report
 EMBEDDING, BROADCAST, GRADIENT, EVALUATION, FOLDED, PASSED, REPORT, SLOPED, STOP = 1, 2, 3, 4, 9, 10, 11, 12, 13
+PREDICTION = 14
 MAX_PACKETS = 1 << 12
 """Most packets of one message: an empty one takes a byte or two there, and a hundred times that in memory."""
 MAX_PARTY = (1 << 16) - 1
 MAX_REPORT = 1 << 14
-SEALED = FROM_SERVER | {EMBEDDING, EVALUATION}
+SEALED = FROM_SERVER | {EMBEDDING, EVALUATION, PREDICTION}
 """Kinds that may be passed on."""
 KINDS = SEALED | {PASSED, REPORT}
 _KINDS: dict[type[Message], int] = {
@@ -122,6 +137,7 @@ _KINDS: dict[type[Message], int] = {
     Broadcast: BROADCAST,
     Gradient: GRADIENT,
     Evaluation: EVALUATION,
+    Prediction: PREDICTION,
     Folded: FOLDED,
     Stop: STOP,
     Passed: PASSED,
@@ -151,7 +167,7 @@ def parts_of(message: Message) -> tuple[int, int, int, list[Bytes]]:
     """What the frame of a message says: kind, sender, t0, and the body in parts."""
     parts: list[Bytes]
     match message:
-        case Embedding(t0, m, packet) | Evaluation(t0, m, packet):
+        case Embedding(t0, m, packet) | Evaluation(t0, m, packet) | Prediction(t0, m, packet):
             sender, parts = m, [packet]
         case Gradient(t0, packet, weights) if weights:
             return SLOPED, SERVER, t0, _sized([packet, weights])
@@ -178,11 +194,13 @@ def decode(frame: Bytes, max_body: int = MAX_BODY) -> Message:
 def message_of(frame: Frame) -> Message:
     """The message that a frame's header and body are."""
     kind, sender, t0, body = frame
-    if (kind in FROM_SERVER) != (sender == SERVER):
+    if (kind in FROM_SERVER) != (sender == SERVER) and kind != PREDICTION:
         raise DecodeError(f"a message of kind {kind} does not come from role {sender}")
     match kind:
         case 1:
             return Embedding(t0, sender, body)
+        case 4 | 14:
+            return Evaluation(t0, sender, body) if kind == EVALUATION else Prediction(t0, sender, body)
         case 2:
             entries = _unlisted(body)
             matrices = sum(m == SERVER for m, _ in entries)
@@ -190,8 +208,6 @@ def message_of(frame: Frame) -> Message:
             return Broadcast(t0, model, tuple(entries[matrices:]))
         case 3:
             return Gradient(t0, body)
-        case 4:
-            return Evaluation(t0, sender, body)
         case 9:
             partial, *pieces = _unsized(body)
             return Folded(t0, partial, tuple(pieces))

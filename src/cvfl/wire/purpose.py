@@ -6,16 +6,28 @@ from enum import StrEnum
 
 from cvfl.wire.control import CONTROL, TARGETS
 from cvfl.wire.frame import Bytes, head_of, kind_of
-from cvfl.wire.message import BROADCAST, EMBEDDING, EVALUATION, FOLDED, GRADIENT, PASSED, REPORT, SLOPED, STOP
+from cvfl.wire.message import (
+    BROADCAST,
+    EMBEDDING,
+    EVALUATION,
+    FOLDED,
+    GRADIENT,
+    PASSED,
+    PREDICTION,
+    REPORT,
+    SLOPED,
+    STOP,
+)
 from cvfl.wire.setup import BLINDED, MATCHED
 from cvfl.wire.varint import read_varint
 
 
 class Purpose(StrEnum):
-    """Training, evaluation of held-out rows, finding the shared rows, or agreeing on a run and ending it."""
+    """Training, evaluation of held-out rows, prediction, finding the shared rows, or agreeing on a run and its end."""
 
     TRAINING = "training"
     EVALUATION = "evaluation"
+    PREDICTION = "prediction"
     ALIGNMENT = "alignment"
     SETUP = "setup"
 
@@ -29,6 +41,7 @@ PURPOSES = {
     REPORT: Purpose.TRAINING,
     EVALUATION: Purpose.EVALUATION,
     STOP: Purpose.EVALUATION,
+    PREDICTION: Purpose.PREDICTION,
     BLINDED: Purpose.ALIGNMENT,
     MATCHED: Purpose.ALIGNMENT,
     CONTROL: Purpose.SETUP,

@@ -38,6 +38,8 @@ class Label:
     loss: Loss
     classes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    units: Units | None = None
+    """Those of a quantity, if they are known from an earlier run."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -50,13 +52,14 @@ class Label:
         return int((~self.known).sum())
 
     def tensor(self, rows: NDArray[np.int64], train: int, dtype: torch.dtype) -> tuple[Tensor, Units]:
-        """The labels of these rows; quantities are standardised on the first `train` of them, from these units."""
-        chosen, units = self.values[rows], Units()
+        """The labels of these rows, and their units; of quantities those of the first `train` rows, unless known."""
+        chosen, units = self.values[rows], self.units or Units()
         self._check_classes(chosen, train)
         if self.loss is Loss.SQUARED:
-            scaler = StandardScaler().fit(chosen[:train, None])
-            units = Units(float(scaler.mean_[0]), float(scaler.scale_[0]))
-            chosen = scaler.transform(chosen[:, None])[:, 0]
+            if self.units is None:
+                scaler = StandardScaler().fit(chosen[:train, None])
+                units = Units(float(scaler.mean_[0]), float(scaler.scale_[0]))
+            chosen = (chosen.astype(np.float64) - units.offset) / units.scale
         return self.loss.labels(torch.from_numpy(chosen), dtype), units
 
     def _check_classes(self, shared: NDArray[np.float64] | NDArray[np.int64], train: int) -> None:

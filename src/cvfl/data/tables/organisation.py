@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,6 +39,8 @@ class Organisation:
     positive: str | None = None
     split_by: str | None = None
     """The column whose latest rows are held out, of the party with the label."""
+    split_groups: str | None = None
+    """The column whose values are groups of rows that stay together, of the party with the label; it is no feature."""
     settings: Settings = field(default_factory=Settings)
 
 
@@ -46,9 +49,11 @@ class PartyTable:
 
     def __init__(self, party: Organisation, table: Table, loss: Loss | None = None) -> None:
         self.party, self.table = party, table
-        aside = [name for name in (*party.id, party.label) if name]
+        aside = [name for name in (*party.id, party.label, party.split_groups) if name]
         self._id_notes: tuple[str, ...] = ()
         self._leaks: tuple[str, ...] = ()
+        self.groups = read_groups(table, party.split_groups) if party.split_groups else None
+        """Of each row the group that it is held out with, if there are groups."""
         table.select(aside, ())  # names them if they are not there
         chosen = [name for name in table.select(party.features, party.exclude) if name not in aside]
         self._copies = [n for n in chosen if n in party.labels_elsewhere and n not in party.features]
@@ -59,6 +64,8 @@ class PartyTable:
         self.moments = read_moments(table, party.split_by) if party.split_by else None
         """By what rows are held out, if not by a hash."""
         self.label: Label | None = read_label(table, party.label, party.positive, loss) if party.label else None
+        self.preparation: Preparation | None = None
+        """How columns become numbers, if that is known from an earlier run; else it is fitted."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -91,15 +98,44 @@ class PartyTable:
         )
 
     def prepared(self, rows: NDArray[np.int64], train: int, dtype: torch.dtype) -> tuple[Preparation, Tensor]:
-        """The features of these rows, fitted on the first `train` of them."""
+        """The features of these rows, fitted on the first `train` of them unless it is known how."""
+        if self.preparation:
+            return self.preparation, self.preparation.transform(self.table, rows, dtype)
         return prepare(self.table, self.features, rows, train, self.party.settings, dtype)
+
+
+def read_groups(table: Table, column: str) -> NDArray[np.int64]:
+    """A number for the group of each row; every row must have one."""
+    _check_column(table, column, "split_groups")
+    values: NDArray[Any]
+    match table.kind(column):
+        case Kind.NUMBER:
+            values = table.numbers(column)
+            missing = np.isnan(values)
+        case Kind.DATE:
+            values = table.dates(column)
+            missing = np.isnat(values)
+        case Kind.CATEGORY:
+            values = table.categories(column).codes
+            missing = values < 0
+    _check_gaps(table, column, int(missing.sum()), "split_groups")
+    return np.unique(values, return_inverse=True)[1].astype(np.int64)
+
+
+def _check_column(table: Table, column: str, key: str) -> None:
+    if column not in table.columns:
+        near = suggest(column, table.columns)
+        raise DataError(f"{table.name}: data.{key}: {column!r} must be in this table, which has the label{near}")
+
+
+def _check_gaps(table: Table, column: str, gaps: int, key: str) -> None:
+    if gaps:
+        raise DataError(f"{table.name}: data.{key}: {column!r} is missing in {gaps:,} of {table.rows:,} rows")
 
 
 def read_moments(table: Table, column: str) -> NDArray[np.float64]:
     """A column of dates or numbers as numbers, to hold the latest rows out by; every row must have one."""
-    if column not in table.columns:
-        near = suggest(column, table.columns)
-        raise DataError(f"{table.name}: data.split_by: {column!r} must be in this table, which has the label{near}")
+    _check_column(table, column, "split_by")
     match table.kind(column):
         case Kind.NUMBER:
             moments = table.numbers(column)
@@ -108,8 +144,7 @@ def read_moments(table: Table, column: str) -> NDArray[np.float64]:
             moments = np.where(np.isnat(dates), np.nan, dates.astype(np.int64))
         case kind:
             raise DataError(f"{table.name}: data.split_by: {column!r} is a {kind}; it must have dates or numbers")
-    if gaps := int(np.isnan(moments).sum()):
-        raise DataError(f"{table.name}: data.split_by: {column!r} is missing in {gaps:,} of {table.rows:,} rows")
+    _check_gaps(table, column, int(np.isnan(moments).sum()), "split_by")
     return moments
 
 

@@ -2,8 +2,8 @@
 
     digest(key, id) = 8 bytes that order the rows | 8 bytes, as a fraction, that say training, validation or test
 
-A stratified split has the same shares in every class, and a split by time holds out the latest rows. Only the label
-holder can compute these, so it tells the others.
+A stratified split has the same shares in every class, a split by time holds out the latest rows, and a split by groups
+keeps rows of one group together. Only the label holder can compute these, so it tells the others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from cvfl.errors import ConfigError
+from cvfl.errors import ConfigError, DataError
 
 
 class Part(IntEnum):
@@ -27,6 +27,8 @@ class Part(IntEnum):
     TEST = 2
 
 
+LARGEST_GROUP = 0.1
+"""The largest share of the rows that a group may have: parts keep their sizes up to one group."""
 LEFT_OUT = 3
 """In place of a part: of a row that has no label."""
 
@@ -88,3 +90,20 @@ def latest_first(moments: NDArray[np.float64], fractions: NDArray[np.float64]) -
     ranks = np.empty(len(moments))
     ranks[order] = (np.arange(len(moments)) + 0.5) / len(moments)
     return ranks
+
+
+def together(groups: NDArray[np.int64], fractions: NDArray[np.float64]) -> NDArray[np.float64]:
+    """In place of fractions: places over [0, 1), the same for all rows of a group, at random among the groups.
+
+    A group has the place of the middle of its rows when groups are laid out one after another.
+    """
+    _, first, group, sizes = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
+    if sizes.max() > LARGEST_GROUP * len(groups):
+        raise DataError(
+            f"data.split_groups: a group has {sizes.max():,} of {len(groups):,} rows; parts keep their shares if none "
+            f"has more than {LARGEST_GROUP:.0%}"
+        )
+    order = np.argsort(fractions[first], kind="stable")  # that of its first row, which any row might have been
+    middles = np.empty(len(sizes))
+    middles[order] = np.cumsum(sizes[order]) - sizes[order] / 2
+    return middles[group] / len(groups)

@@ -9,6 +9,7 @@ Only the column that is asked for is ever in memory, so a table may be larger th
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
@@ -79,6 +80,7 @@ class Table:
             raise DataError(f"{name}: is not a complete Parquet file ({one_line(error)}); write it again") from error
         check_names(name, schema.names)
         self.rows: int = self._file.metadata.num_rows
+        self._first = 0
         self.columns: tuple[str, ...] = tuple(schema.names)
         self._schema: dict[str, pa.DataType] = dict(zip(schema.names, schema.types, strict=True))
         if not self.rows:
@@ -95,6 +97,12 @@ class Table:
     def close(self) -> None:
         """Close the file; the temporary copy of a CSV file or of a query's result is removed."""
         self._resources.close()
+
+    def window(self, first: int, rows: int) -> Table:
+        """Some rows of the table as a table of their own, which ends with this one: columns are read of them alone."""
+        view = copy.copy(self)
+        view._first, view.rows, view._resources = self._first + first, rows, ExitStack()
+        return view
 
     def take_as_missing(self, words: Iterable[str]) -> None:
         """From now on these mean a missing value, too."""
@@ -129,7 +137,7 @@ class Table:
             values, bad = as_numbers(array, written)
             gone = np.isin(values, self._missing_numbers)
             out[row : row + len(array)] = np.where(gone, np.nan, values)
-            odd.add(row, array, bad & ~gone)
+            odd.add(self._first + row, array, bad & ~gone)
         if odd.count:
             raise self._misfit(name, f"cannot be read as numbers{such_as(written)}: {odd}")
         return out
@@ -140,7 +148,7 @@ class Table:
         out, odd, written = np.empty(self.rows, "datetime64[s]"), Odd(), type or self.type(name)
         for row, array in self._chunks(name):
             out[row : row + len(array)], bad = as_dates(array, written)
-            odd.add(row, array, bad)
+            odd.add(self._first + row, array, bad)
         if odd.count:
             raise self._misfit(name, f"cannot be read as dates{such_as(written)}: {odd}")
         return out
@@ -222,14 +230,25 @@ class Table:
     def _batches(self, name: str) -> Iterator[pa.Array]:
         """Batches of a column as they are in the file."""
         self._native(name)
+        groups, row = self._groups()
         try:
-            for batch in self._file.iter_batches(_BATCH_ROWS, columns=[name], use_threads=False):
-                array = batch.column(name)
-                yield array.cast(_values(array.type))
+            for batch in self._file.iter_batches(_BATCH_ROWS, groups, columns=[name], use_threads=False):
+                start, end = max(0, self._first - row), min(len(batch), self._first + self.rows - row)
+                row += len(batch)
+                if start < end:
+                    array = batch.column(name).slice(start, end - start)
+                    yield array.cast(_values(array.type))
         except (pa.ArrowException, OSError) as error:
             raise DataError(
                 f"{self.name}: column {name!r} cannot be read ({one_line(error)}); the file is damaged, write it again"
             ) from error
+
+    def _groups(self) -> tuple[list[int], int]:
+        """The row groups of the file that have rows of this table, and the first row of the first of them."""
+        sizes = [self._file.metadata.row_group(n).num_rows for n in range(self._file.metadata.num_row_groups)]
+        starts = np.cumsum([0, *sizes])
+        found = [n for n in range(len(sizes)) if starts[n] < self._first + self.rows and starts[n + 1] > self._first]
+        return found, int(starts[found[0]]) if found else 0
 
     def _texts(self, name: str) -> Iterator[pa.Array]:
         for _, array in self._chunks(name):

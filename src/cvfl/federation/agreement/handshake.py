@@ -12,13 +12,14 @@
                 known
     SETTLED     the party sent Settled    down Begin, when all have said so: back to round t0
     TRAINING    the server sent Begin     the rounds; up Complete: the last one is kept
+    PREDICTING  the same of a prediction  up and down Prediction, batch by batch; up Complete: all are there
     COMPLETE    the party sent Complete   down End, when all have said so
     ENDED       the server sent End       up End: the party has heard it
 
 Rows that are known, and those of a data set by name, go from KNOWN to TOLD; rows that are taken as they are, or as an
-earlier alignment found them, skip ALIGNING. A session begins with Recall, whenever a role has come back, from any
-phase. Each end follows the table by what it sends and gets; a message that is not in it is refused with the name of who
-sent it, and changes nothing.
+earlier alignment found them, skip ALIGNING. New rows, which are to be predicted, skip MATCHED. A session begins with
+Recall, whenever a role has come back, from any phase. Each end follows the table by what it sends and gets; a message
+that is not in it is refused with the name of who sent it, and changes nothing.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from cvfl.wire import (
     Matched,
     Message,
     Passed,
+    Prediction,
     Report,
     Setup,
     Stop,
@@ -59,6 +61,7 @@ class Phase(StrEnum):
     TOLD = "settling rows"
     SETTLED = "waiting for the others' rows"
     TRAINING = "training"
+    PREDICTING = "predicting"
     COMPLETE = "waiting for the others' last round"
     ENDED = "ended"
 
@@ -80,6 +83,9 @@ TABLE: dict[tuple[Phase, type, Direction], Phase] = {
     **{(Phase.TRAINING, kind, DOWN): Phase.TRAINING for kind in (Broadcast, Folded, Gradient, Stop, Passed)},
     (Phase.TRAINING, Complete, UP): Phase.COMPLETE,
     (Phase.TRAINING, End, DOWN): Phase.ENDED,  # to a party that comes back when all is over
+    **{(Phase.PREDICTING, kind, way): Phase.PREDICTING for kind in (Prediction, Passed) for way in Direction},
+    (Phase.PREDICTING, Complete, UP): Phase.COMPLETE,
+    (Phase.PREDICTING, End, DOWN): Phase.ENDED,  # likewise
     (Phase.COMPLETE, End, DOWN): Phase.ENDED,
     (Phase.ENDED, End, UP): Phase.ENDED,
 }
@@ -87,16 +93,22 @@ TABLE: dict[tuple[Phase, type, Direction], Phase] = {
 
 @dataclass(frozen=True)
 class Seat:
-    """Which party a link is with: the first one, the one with the label, and whether parties bring tables."""
+    """Which party a link is with: the first one, the one with the label; whether parties bring tables, to predict."""
 
     first: bool
     label: bool
     tables: bool
+    predicts: bool = False
 
     def allows(self, kind: type, way: Direction) -> bool:
-        """Who sends: the first party its secret of the rows, the party with the label what rows are for."""
+        """Who sends: the first party its secret of the rows, the party with the label what rows are for.
+
+        It alone gets scores.
+        """
         if kind is RowSecret:
             return (way is UP) == self.first
+        if kind is Prediction:
+            return way is UP or self.label
         return kind is not Targets or (way is UP) == self.label
 
 
@@ -138,6 +150,8 @@ class Link:
             known = known if self.seat.tables and message.how != "known" else Phase.TOLD
         if isinstance(message, RowSecret) and self._how != "align":
             known = Phase.MATCHED
+        if self.seat.predicts:  # new rows have no labels, and are for nothing else
+            known = {Phase.MATCHED: Phase.TOLD, Phase.TRAINING: Phase.PREDICTING}.get(known, known)
         self.phase = known
         return True
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -14,7 +14,7 @@ from cvfl.config.modes import label_holder
 from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
 from cvfl.data.tables.split import Part
-from cvfl.errors import LocalProtocolError, RemoteProtocolError
+from cvfl.errors import LocalProtocolError, RemoteProtocolError, plain
 from cvfl.federation.agreement.targets import read_targets
 from cvfl.federation.agreement.terms import elsewhere, facts_of, read_facts
 from cvfl.federation.around import around
@@ -28,6 +28,12 @@ class ServerRows(ABC):
     """What the server brings: how rows are settled, their labels once it has them, and its model."""
 
     how: How = "as-is"
+    classes: tuple[str, ...] = ()
+    """What the numbers of classes mean, if it is known here."""
+    tables: ClassVar[bool] = False
+    """Whether parties bring tables, whose rows are settled."""
+    predicts: ClassVar[bool] = False
+    """Whether the rows are new ones, which are to be predicted."""
 
     def __init__(self, config: RunConfig, names: Sequence[str]) -> None:
         self.config, self.names, self._holder = config, tuple(names), label_holder(config, names)
@@ -38,6 +44,10 @@ class ServerRows(ABC):
     def sizes(self) -> list[int] | None:
         """Training, validation and test rows, once they are known."""
         return self._sizes
+
+    def settled(self, sizes: list[int]) -> list[int]:
+        """The sizes that parties must have settled on, of which the first one says these: those that are known here."""
+        return self.sizes() or []
 
     @property
     def parts(self) -> bytes:
@@ -87,8 +97,9 @@ class ServerRows(ABC):
 class NamedLabels(ServerRows):
     """The server of a data set by name, which has the labels."""
 
-    def __init__(self, config: RunConfig, data: VerticalData) -> None:
+    def __init__(self, config: RunConfig, data: VerticalData, classes: Sequence[str] = ()) -> None:
         super().__init__(config, data.names)
+        self.classes = tuple(classes)
         self._sizes = [len(y) for y in (data.train_labels, data.validation_labels, data.test_labels)]
         self._labels, self._loss, self._outputs = labels_of(data), data.loss, data.outputs
 
@@ -103,6 +114,8 @@ class NamedLabels(ServerRows):
 
 class TableLabels(ServerRows):
     """The server of a federation of tables: their holder tells the labels, or sizes alone when they stay with it."""
+
+    tables = True
 
     def __init__(self, config: RunConfig, names: Sequence[str]) -> None:
         super().__init__(config, names)
@@ -120,9 +133,12 @@ class TableLabels(ServerRows):
         if len(holders) != 1:
             said = " and ".join(holders) or "none"
             raise RemoteProtocolError(f"exactly one party holds the label, not {said}; set its key label")
-        if self._holder and holders != [self.config.privacy.labels]:
-            named = self.config.privacy.labels
-            raise RemoteProtocolError(f"privacy.labels names {named}, but the table of {holders[0]} has the label")
+        private = self.config.privacy.labels if self._holder else None
+        for key, named in (("privacy.labels", private), ("data.label_holder", self.config.data.label_holder)):
+            if named not in (None, *holders):
+                raise RemoteProtocolError(f"{key} names {named}, but the table of {holders[0]} has the label")
+
+        self.classes = next(tuple(map(plain, offer.classes)) for offer in offers if offer.label)
 
     def accept(self, targets: Targets) -> None:
         """Take the labels, or only what rows are for when labels stay with their holder."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from cvfl.errors import RemoteProtocolError
 from cvfl.federation.keeping import PartyKeeper
-from cvfl.federation.rows import PartyRows, TableRows
+from cvfl.federation.rows import PartyRows
 from cvfl.privacy import AlignmentParty
 from cvfl.privacy.keys import PairSecrets
 from cvfl.privacy.sealing import Sealing
@@ -47,12 +47,12 @@ class Settling:
         self._alignment: AlignmentParty | None = None
         self._settle, self._key, self._keeper = settle, row_secret, keeper
         self._sealing = Sealing(secrets, rows.names, "rows") if secrets else None
-        if isinstance(rows, TableRows) and self._sealing is None:
+        if rows.tables and self._sealing is None:
             raise RemoteProtocolError(f"{rows.name}: from the server: the keys of the parties are missing")
 
     def start(self) -> Iterator[Said]:
         """What is to be said first."""
-        if not isinstance(self.rows, TableRows):
+        if not self.rows.tables:
             yield from self._in_order(self.rows.settle(None, b""))
         elif self.rows.m == 1:
             others = range(2, len(self.rows.names) + 1)

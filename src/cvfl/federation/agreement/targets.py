@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cvfl.config.sections import DataConfig
-from cvfl.data.tables.split import LEFT_OUT, Part
+from cvfl.data.tables.split import LARGEST_GROUP, LEFT_OUT, Part
 from cvfl.errors import RemoteProtocolError
 from cvfl.protocol import Loss, Units
 from cvfl.wire.targets import Targets
@@ -99,7 +99,8 @@ def _check_shares(told: Told, who: str, data: DataConfig) -> None:
     by_class = data.stratify and told.loss is not Loss.SQUARED
     for part, share in ((Part.VALIDATION, data.validation_share), (Part.TEST, data.test_share)):
         drawn = _DEVIATIONS * (rows * share * (1 - share)) ** 0.5 if data.split_by is None else 0
-        slack = 1 + (max(told.outputs, 2) if by_class else drawn)
+        group = LARGEST_GROUP * rows if data.split_groups is not None else 0
+        slack = 1 + max(max(told.outputs, 2) if by_class else drawn, group)
         if abs(told.sizes[part] - rows * share) > slack:
             raise RemoteProtocolError(
                 f"{who}: {told.sizes[part]} of {rows} rows for {part.name.lower()}, the terms say a share of {share}"

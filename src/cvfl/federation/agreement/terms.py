@@ -11,17 +11,16 @@ from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 from cvfl.compress import build
+from cvfl.config.modes import check_step_size
 from cvfl.config.schema import RunConfig
+from cvfl.config.terms import NOT_TERMS, NOT_TERMS_OF_DATA
 from cvfl.errors import CvflError, LocalProtocolError, RemoteProtocolError
 from cvfl.federation.build import Facts
 from cvfl.protocol import Certificate, Decision, Loss
-from cvfl.wire.control import MOST_CERTIFICATES, Offer
+from cvfl.wire.control import MAX_CLASS, MOST_CERTIFICATES, MOST_CLASSES, Offer
 
 Line = TypeVar("Line")
 _FACTS = TypeAdapter(Facts)
-NOT_TERMS = {"party", "party_model", "compressor", "device", "network"}
-NOT_TERMS_OF_DATA = {"path", "id", "prepare"}
-"""What a role decides for itself."""
 MOST_ERRORS = 10_000
 LARGEST_MODEL = 1 << 28
 """Weights between embeddings and outputs."""
@@ -29,6 +28,7 @@ LARGEST_MODEL = 1 << 28
 
 def terms_of(config: RunConfig) -> dict[str, Any]:
     """The keys that all roles must have alike; what a party decides for itself is in its offer."""
+    check_step_size(config)
     values = config.model_dump(mode="json", exclude=NOT_TERMS)
     if values["budget"] is None:  # as runs were that did not know of it: they go on, and nothing more is sent
         del values["budget"]
@@ -36,6 +36,9 @@ def terms_of(config: RunConfig) -> dict[str, Any]:
         del values["class_weight"]
     if config.decision == Decision():  # likewise
         del values["decision"]
+    for key in ("label_holder", "split_groups"):
+        if values["data"][key] is None:  # likewise
+            del values["data"][key]
     data = {f"data.{key}": value for key, value in values.pop("data").items() if key not in NOT_TERMS_OF_DATA}
     parties = {"parties": list(config.party)} if config.data.name is None else {}
     return values | data | parties
@@ -46,13 +49,17 @@ def digest_of(terms: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(terms, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def offer_of(config: RunConfig, name: str) -> Offer:
-    """What a party tells of itself."""
+def offer_of(config: RunConfig, name: str, classes: Sequence[str] = ()) -> Offer:
+    """What a party tells of itself; of labels that leave it what classes are called, if its file says so."""
     section = config.party.get(name)
+    holds = section is not None and section.label is not None
+    named = section is not None and section.tell_classes and len(classes) <= MOST_CLASSES
+    told = holds and named and not config.privacy.relayed
     return Offer(
         width=config.model_of(name).width,
         compressor=config.compressor_of(name),
-        label=section is not None and section.label is not None,
+        label=holds,
+        classes=[one[:MAX_CLASS] for one in classes] if told else [],
     )
 
 

@@ -5,14 +5,22 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Protocol, Self, runtime_checkable
 
 import torch
 from pydantic import Field, field_validator, model_validator
 from torch import nn
 
-from cvfl.errors import suggest
+from cvfl.errors import LocalProtocolError, suggest
 from cvfl.types import Section
+
+
+@runtime_checkable
+class Shrinking(Protocol):
+    """A part of a model whose parameters may be drawn to zero after a step."""
+
+    def shrink(self, by: float) -> None:
+        """Nearer to zero by this much, and not beyond."""
 
 
 class StepSize(Section):
@@ -22,8 +30,8 @@ class StepSize(Section):
     nothing at the last round, along half a wave.
     """
 
-    eta: float = Field(gt=0)
-    """The step size, or what the schedule starts from."""
+    eta: Annotated[float, Field(gt=0)] | Literal["auto"]
+    """The step size, or what the schedule starts from; in one process `"auto"` tries some before the first round."""
     schedule: Literal["fixed", "sqrt", "inverse", "cosine", "milestones"] = "fixed"
     """How the step size changes: never, eta / sqrt(T), eta / (t0 + 1), down to 0 along a cosine, or at milestones."""
     milestones: tuple[int, ...] = ()
@@ -44,17 +52,20 @@ class StepSize(Section):
         return self._scheduled(t0, R, Q) * min(1.0, (t0 + 1) / (self.warmup + 1))
 
     def _scheduled(self, t0: int, R: int, Q: int) -> float:
+        eta = self.eta
+        if eta == "auto":
+            raise LocalProtocolError("a step size that is not known yet")
         match self.schedule:
             case "fixed":
-                return self.eta
+                return eta
             case "sqrt":
-                return self.eta / math.sqrt(R * Q)
+                return eta / math.sqrt(R * Q)
             case "inverse":
-                return self.eta / (t0 + 1)
+                return eta / (t0 + 1)
             case "cosine":
-                return self.eta * (1 + math.cos(math.pi * t0 / R)) / 2
+                return eta * (1 + math.cos(math.pi * t0 / R)) / 2
             case "milestones":
-                return self.eta * self.factor ** sum(t0 >= milestone for milestone in self.milestones)
+                return eta * self.factor ** sum(t0 >= milestone for milestone in self.milestones)
 
 
 class Optimizer(Section):
@@ -71,6 +82,9 @@ class Optimizer(Section):
     average: float | None = Field(default=None, gt=0, lt=1)
     """Evaluate and keep a mean of the weights over rounds; after each it keeps this share of itself, such as 0.9."""
 
+    sparsity: float = Field(default=0.0, ge=0)
+    """How strongly the gates of columns are drawn to zero, in step sizes a step; of models that have gates."""
+
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
@@ -86,11 +100,14 @@ class Optimizer(Section):
             options["momentum"] = self.momentum
         return _uncompiled(kind)(parameters, **options)
 
-    def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Take a step along the gradients, shortened to `clip`."""
+    def step(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+        """Take a step of the model along its gradients, shortened to `clip`; gates shrink by as much as is asked."""
         if self.clip is not None:
             nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], self.clip)
         optimizer.step()
+        if self.sparsity:
+            for gates in (part for part in model.modules() if isinstance(part, Shrinking)):
+                gates.shrink(self.sparsity * optimizer.param_groups[0]["lr"])
 
 
 def _optimizers() -> dict[str, type[torch.optim.Optimizer]]:

@@ -1,0 +1,75 @@
+"""What each column of a party brings to the headline metric: its values are dealt out anew among the test rows.
+
+The party's embedding is computed from the dealt columns as they are, without a compressor, and takes the place of the
+one that it sent; those of the others stay as they were decoded. Nothing is sent for it: it is done where the party's
+columns, the labels and the server model are in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cvfl.analysis.parties import headline_of
+from cvfl.analysis.resample import between, estimates
+from cvfl.protocol import Party, Server
+from cvfl.protocol.learning.metrics import BETTER_LOW, headline
+from cvfl.protocol.release import Clipped
+from cvfl.rng import stream
+from cvfl.runs.analysis import Columns, OneColumn
+
+COLUMNS = "columns"
+TIMES = 5
+MOST_ROWS, LEAST_ROWS, MOST_VALUES = 10_000, 1_000, 2_000_000
+"""Test rows that it is computed of, the first in an order that says nothing of them: fewer of many columns."""
+Score = Callable[[Tensor], float]
+
+
+def what_columns_bring(server: Server, party: Party, names: Sequence[str]) -> Columns | None:
+    """Each column of a party, the most telling first; `names` has for every prepared column the one it comes from."""
+    phi, plan = server.held_out, server.plan
+    x = party.holding.held_out[-1]
+    if phi is None or len(phi) != plan.M or not isinstance(x, Tensor) or x.ndim != 2 or x.shape[1] != len(names):
+        return None
+    rows = min(len(x), MOST_ROWS, max(LEAST_ROWS, MOST_VALUES // len(names)))
+    x, score = x[:rows], _score(server, party, rows)
+    metric, together = headline(plan.loss), score(x)
+    found = [_dealt(score, x, name, names, (plan.seed, party.m)) for name in dict.fromkeys(names)]
+    sign = 1 if metric in BETTER_LOW else -1
+    each = sorted(found, key=lambda one: sign * (together - one.without.value))
+    return Columns(party=party.holding.name, metric=metric, together=together, each=tuple(each))
+
+
+def _score(server: Server, party: Party, count: int) -> Score:
+    """The metric by the columns of one party of the first test rows, with what the others sent of these."""
+    plan, labels, model = server.plan, server.labels, server.models["server"].eval()
+    own = party.models[party.holding.name].eval()
+    embed = own if plan.clip is None else Clipped(own, plan.clip)
+    rows = slice(plan.validation_rows, plan.validation_rows + count)
+    phi, y = [h[rows] for h in server.held_out or ()], labels.test[:count]
+
+    def score(x: Tensor) -> float:
+        with torch.no_grad():
+            h = embed(x.to(plan.device))
+            outputs = model([*phi[: party.m - 1], h, *phi[party.m :]])
+            return headline_of(plan.loss, outputs, y, labels.units)
+
+    return score
+
+
+def _dealt(score: Score, x: Tensor, name: str, names: Sequence[str], address: tuple[int, int]) -> OneColumn:
+    """The metric with a column's values in other orders; what was made of one column goes together."""
+    at = torch.tensor([i for i, one in enumerate(names) if one == name], device=x.device)
+    seed, m = address
+    scores = []
+    for k in range(TIMES):
+        order = torch.from_numpy(stream(seed, COLUMNS, m, k).permutation(len(x))).to(x.device)
+        dealt = x.clone()
+        dealt[:, at] = x[order][:, at]
+        scores.append([score(dealt)])
+    found = np.array(scores)
+    (without,) = estimates(found.mean(0), *between(found))
+    return OneColumn(column=name, without=without)

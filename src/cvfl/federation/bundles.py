@@ -1,0 +1,165 @@
+"""The bundles that roles leave at the end of a run: what each needs to predict, and nothing of another."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from cvfl.analysis.analyse import decided_of
+from cvfl.compress import Scalar, build
+from cvfl.compress.masked import finest
+from cvfl.config.schema import RunConfig
+from cvfl.config.sections import id_columns
+from cvfl.data.tables.prepare import Preparation
+from cvfl.federation.agreement.terms import digest_of, terms_of
+from cvfl.protocol import Party, PartyMachine, Recipe, Server, Units
+from cvfl.protocol.learning.decision import Decided
+from cvfl.runs.bundle import Bundle, PartyBundle, Reading, ServerBundle, columns_of, write_bundle
+from cvfl.runs.directory import fingerprint, versions
+
+UNTAUGHT = "scalar:bits=8"
+"""In place of a compressor that follows the loss. Its error is about a ten-thousandth of the variance of embeddings,
+as much as `auto` allows itself of held-out rows."""
+
+
+def run_name(config: RunConfig, parameters: Mapping[str, str]) -> str:
+    """A name for a run in one process: the same for the same terms and weights. Roles apart have agreed on one."""
+    text = "\n".join(
+        [digest_of(terms_of(config)), *(f"{role} {digest}" for role, digest in sorted(parameters.items()))]
+    )
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def write_bundles(bundles: Iterable[Bundle], folder: Path) -> None:
+    """Write them beside the weights and preparations."""
+    for bundle in bundles:
+        write_bundle(bundle, folder)
+
+
+@dataclass(frozen=True)
+class BundleMaker:
+    """Makes the bundles of one run."""
+
+    config: RunConfig
+    recipe: Recipe
+    run: str
+
+    def of_party(
+        self,
+        machine: PartyMachine,
+        preparation: Preparation | None = None,
+        categories: tuple[int, ...] = (),
+        classes: tuple[str, ...] = (),
+        own_model: bool = False,
+    ) -> PartyBundle:
+        """That of a party which has trained; a module of the user's own cannot be made again from a file."""
+        party: Party = machine if isinstance(machine, Party) else machine.party  # type: ignore[attr-defined]
+        name, shape = party.holding.name, tuple(party.holding.train.shape[1:])
+        return self.party(name, fingerprint(party.models[name]), shape, preparation, categories, classes, own_model)
+
+    def party(
+        self,
+        name: str,
+        parameters: str,
+        shape: tuple[int, ...],
+        preparation: Preparation | None,
+        categories: tuple[int, ...] = (),
+        classes: tuple[str, ...] = (),
+        own_model: bool = False,
+    ) -> PartyBundle:
+        """That of a party whose weights have this hash, and whose rows this shape."""
+        config, at = self.config, self.recipe.names.index(name)
+        return PartyBundle(
+            **self._common(name, parameters),
+            model=None if own_model else config.model_of(name),
+            shape=shape,
+            categories=preparation.categories if preparation else categories,
+            width=self.recipe.plan.widths[at],
+            first_layer=self.recipe.parted,
+            clip=config.privacy.clip,
+            compressor=_compressor(config, self.recipe, at),
+            table=_reading(config, name, classes) if preparation else None,
+            columns=columns_of(preparation) if preparation else {},
+        )
+
+    def of_server(self, server: Server, classes: Iterable[str] = (), own_model: bool = False) -> ServerBundle:
+        """That of the role that scores, which has trained the server model."""
+        model: nn.Module = server.models["server"]
+        blank = [torch.zeros(1, width, dtype=server.plan.dtype, device=server.plan.device) for width in self._widths]
+        with torch.no_grad():
+            outputs = model.eval()(blank).numel()
+        return self.server(fingerprint(model), outputs, classes, server.labels.units, decided_of(server), own_model)
+
+    def server(
+        self,
+        parameters: str,
+        outputs: int,
+        classes: Iterable[str],
+        units: Units,
+        decided: Decided,
+        own_model: bool = False,
+    ) -> ServerBundle:
+        """That of a server model whose weights have this hash."""
+        return ServerBundle(
+            **self._common("server", parameters),
+            model=None if own_model else self.config.server_model,
+            offered=self.recipe.offered or self._widths,
+            widths=self._widths,
+            first_layer=self.recipe.parted,
+            outputs=outputs,
+            loss=self.recipe.plan.loss,
+            classes=tuple(classes),
+            units=units,
+            decided=decided,
+        )
+
+    @property
+    def _widths(self) -> tuple[int, ...]:
+        return self.recipe.plan.widths
+
+    def _common(self, role: str, parameters: str) -> dict[str, Any]:
+        return {
+            "role": role,
+            "run": self.run,
+            "terms": digest_of(terms_of(self.config)),
+            "names": self.recipe.names,
+            "parameters": parameters,
+            "precision": self.config.precision,
+            "versions": versions(),
+        }
+
+
+def _compressor(config: RunConfig, recipe: Recipe, at: int) -> str:
+    """Of new rows: that of held-out rows, unless it learns from training, which is over.
+
+    Under secure aggregation it is the finest grid whose sums fit.
+    """
+    if not config.privacy.secure:
+        spec = config.evaluation_compressor_of(config.compressor_of(recipe.names[at]))
+        return UNTAUGHT if build(spec, "evaluation").follows else spec
+    grid = recipe.compressors[at]()
+    assert isinstance(grid, Scalar)
+    assert grid.range.fixed is not None  # or it could not be masked
+    low, high = grid.range.fixed
+    return f"scalar:bits={finest(recipe.plan.M)},low={low:g},high={high:g}"
+
+
+def _reading(config: RunConfig, name: str, classes: tuple[str, ...]) -> Reading:
+    section = config.party[name]
+    return Reading(
+        alignment=config.data.alignment,
+        id=id_columns(section.id or config.data.id),
+        id_type=section.id_type,
+        duplicates=section.duplicates,
+        delimiter=section.delimiter,
+        encoding=section.encoding,
+        missing=section.missing,
+        label=section.label,
+        classes=classes if section.label else (),
+    )

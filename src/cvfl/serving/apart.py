@@ -1,0 +1,137 @@
+"""A prediction of roles that are apart: what each brings to the handshake of a federation, and what it leaves.
+
+The handshake and its terms are those of training, with the run whose models are used as one more term: roles with
+bundles of other runs do not begin. New ids are aligned privately and none of it is kept. The scores are written by the
+party that had the label, which alone hears them beside the role that computes them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cvfl.config.modes import label_holder
+from cvfl.config.schema import RunConfig
+from cvfl.data.tables.sources import open_table
+from cvfl.data.tables.table import Table
+from cvfl.errors import ConfigError, DataError, suggest
+from cvfl.federation.agreement.terms import digest_of, terms_of
+from cvfl.federation.party import PartyRole
+from cvfl.federation.server import ServerRole
+from cvfl.federation.state import kept_secret
+from cvfl.runs.bundle import PartyBundle, ServerBundle
+from cvfl.runtime import RoundReport
+from cvfl.scratch import Scratch
+from cvfl.serving.bundles import read_bundles
+from cvfl.serving.newrows import NewLabels, NewRows
+from cvfl.serving.rows import source_of
+from cvfl.types import OnStep
+from cvfl.wire.control import Offer
+
+NEVER = 1 << 30
+"""Batches between two checkpoints: nothing is kept, a role that comes back begins with the first batch."""
+
+
+def check_predicts(config: RunConfig) -> None:
+    """Refuse a federation that cannot predict with its roles apart."""
+    if config.data.name is not None:
+        raise ConfigError(f"--predict is for tables of the parties; {config.data.name} is a data set by name")
+    if config.privacy.noise is not None:
+        raise ConfigError("--predict: with privacy.noise rows are not predicted apart yet; scores would be noise, too")
+
+
+@dataclass
+class PartyPrediction:
+    """The party role of a prediction; `role` goes to a carrier, `batches` has the scores where they may be seen."""
+
+    config: RunConfig
+    name: str
+    model: Path
+    stack: ExitStack
+    on_step: OnStep = lambda *_: None
+    role: PartyRole = field(init=False)
+    rows: NewRows = field(init=False)
+
+    def __post_init__(self) -> None:
+        check_predicts(self.config)
+        if self.name not in self.config.party:
+            raise ConfigError(f"there is no section party.{self.name}{suggest(self.name, self.config.party)}")
+        # Others may have theirs in the same folder, which is none of this party's business.
+        bundles = read_bundles([self.model], {self.name, "server"} if self._scores else {self.name})
+        if self.name not in bundles.parties:
+            raise DataError(f"{self.model}: there is no model of {self.name}; name its folder with --model")
+        bundle, folder = bundles.parties[self.name], self.stack.enter_context(Scratch()).path
+        _check_terms(self.config, bundle, self.model)
+        self.rows = NewRows(self.config, bundles, self.name, self._table(bundle), self.on_step)
+        offer = Offer(width=bundle.width, compressor=bundle.compressor, label=self.rows.label)
+        terms, secret = prediction_terms(self.config, bundle.run), kept_secret(folder / "row.secret")
+        self.role = PartyRole(self.rows, terms, offer, folder, NEVER, row_secret=secret)
+
+    @property
+    def _scores(self) -> bool:
+        """Whether labels stay with this party."""
+        return self.config.privacy.labels == self.name
+
+    def _table(self, bundle: PartyBundle) -> Table:
+        section = self.config.party[self.name]
+        if not section.has_table or bundle.table is None:
+            raise ConfigError(f"party.{self.name} has no table; give table, or url and query, of the new rows")
+        place = section.table if section.table else (section.url or "", section.query or "")
+        report: Callable[[str, int], None] = lambda what, rows: self.on_step(f"{what}: reading", rows, 0)  # noqa: E731
+        return self.stack.enter_context(open_table(source_of(bundle, place), report))
+
+
+@dataclass
+class ServerPrediction:
+    """The server role of a prediction."""
+
+    config: RunConfig
+    model: Path
+    stack: ExitStack
+    on_batch: Callable[[int, int], None] = lambda done, total: None
+    role: ServerRole = field(init=False)
+
+    def __post_init__(self) -> None:
+        check_predicts(self.config)
+        names = tuple(self.config.party)
+        passes = bool(label_holder(self.config, names))
+        bundles = None if passes else read_bundles([self.model], {"server"})
+        if bundles is not None and bundles.server is None:
+            raise DataError(f"{self.model}: there is no server model; name the run directory with --model")
+        if bundles is not None and bundles.server is not None:
+            _check_terms(self.config, bundles.server, self.model)
+        run = bundles.server.run if bundles and bundles.server else _recorded_run(self.model)
+        rows, folder = NewLabels(self.config, names, bundles), self.stack.enter_context(Scratch()).path
+        self.role = ServerRole(names, prediction_terms(self.config, run), rows, folder, NEVER, self._batch)
+
+    def _batch(self, report: RoundReport) -> None:
+        assert self.role.rounds.server is not None
+        self.on_batch(report.t0 + 1, self.role.rounds.server.plan.rounds)
+
+
+def prediction_terms(config: RunConfig, run: str) -> dict[str, Any]:
+    """The terms of a prediction: those of the training, and the run whose models are used."""
+    return terms_of(config) | {"predict": run}
+
+
+def _check_terms(config: RunConfig, bundle: PartyBundle | ServerBundle, model: Path) -> None:
+    if bundle.terms != digest_of(terms_of(config)):
+        raise DataError(
+            f"{model}: the model of {bundle.role} was trained with other terms than this configuration has; "
+            "take that of the training, with the new table"
+        )
+
+
+def _recorded_run(path: Path) -> str:
+    """The run that a server which only passes on has recorded."""
+    try:
+        run = json.loads((path / "summary.json").read_text(encoding="utf-8")).get("run")
+    except (OSError, ValueError):
+        run = None
+    if not isinstance(run, str):
+        raise DataError(f"{path}: there is no record of a run that says its name; name its directory with --model")
+    return run

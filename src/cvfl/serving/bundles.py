@@ -1,0 +1,84 @@
+"""The bundles of a run, found and held against each other: those of another run or federation are refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cvfl.errors import DataError
+from cvfl.federation.start import Start
+from cvfl.runs.bundle import MODEL, Bundle, PartyBundle, ServerBundle, read_bundle
+from cvfl.runs.directory import PARAMETERS
+from cvfl.serving.earlier import earlier_bundles
+
+
+@dataclass(frozen=True)
+class Bundles:
+    """Those of one run, each in the folder where its weights are: of its parties, and of the role that scores."""
+
+    folders: Mapping[str, Path]
+    parties: Mapping[str, PartyBundle]
+    server: ServerBundle | None
+
+    def everyone(self) -> tuple[ServerBundle, list[PartyBundle]]:
+        """The bundles of all roles, as a prediction in one process needs them."""
+        found = self.parties.values() or [self.server]
+        names = next(bundle.names for bundle in found if bundle)
+        if missing := [name for name in names if name not in self.parties]:
+            raise DataError(f"{self._where}: the bundle of {missing[0]} is missing; each party has its own, bring it")
+        if self.server is None:
+            raise DataError(f"{self._where}: the bundle of the server model is missing; the role that scores has it")
+        # Where labels are shared, the server that scores knows classes by their numbers, and their party the names.
+        told = (bundle.table.classes for bundle in self.parties.values() if bundle.table)
+        classes = self.server.classes or next(filter(None, told), ())
+        server = self.server.model_copy(update={"classes": classes})
+        return server, [self.parties[name] for name in names]
+
+    @property
+    def _where(self) -> str:
+        return ", ".join(dict.fromkeys(str(folder) for folder in self.folders.values()))
+
+
+def read_bundles(places: Sequence[Path], roles: Collection[str] | None = None) -> Bundles:
+    """The bundles in these run directories or folders of models, which must be of one run; of some `roles`, or all."""
+    found: dict[str, tuple[Path, Bundle]] = {}
+    for place in places:
+        folder, bundles = _in_folder(place)
+        found |= {bundle.role: (folder, bundle) for bundle in bundles if roles is None or bundle.role in roles}
+    if not found:
+        named = " or ".join(roles or ())
+        raise DataError(f"{', '.join(map(str, places))}: there is no model of {named}; name its folder")
+    first, *rest = [bundle for _, bundle in found.values()]
+    for other in rest:
+        _check_together(first, other, found[other.role][0])
+    parties = {role: bundle for role, (_, bundle) in found.items() if isinstance(bundle, PartyBundle)}
+    server = next((bundle for _, bundle in found.values() if isinstance(bundle, ServerBundle)), None)
+    return Bundles({role: folder for role, (folder, _) in found.items()}, parties, server)
+
+
+def start_from(run: Path) -> Start:
+    """The models of a run, for another one to start from."""
+    bundles = read_bundles([run])
+    return Start.of(run, bundles.everyone(), bundles.folders)
+
+
+def _in_folder(place: Path) -> tuple[Path, list[Bundle]]:
+    for folder in (place, place / PARAMETERS):
+        if files := sorted(folder.glob(f"*{MODEL}")):
+            return folder, [read_bundle(path) for path in files]
+    if (place / "summary.json").exists():  # of a version before there were bundles
+        return place / PARAMETERS, earlier_bundles(place)
+    raise DataError(f"{place}: no bundle is there; name a run directory, or the folder of a role's model")
+
+
+def _check_together(first: Bundle, other: Bundle, folder: Path) -> None:
+    path = folder / f"{other.role}{MODEL}"
+    if (first.names, first.terms) != (other.names, other.terms):
+        theirs, ours = ", ".join(other.names), ", ".join(first.names)
+        what = f"of the federation {theirs}, not of {ours}" if theirs != ours else "of other terms"
+        raise DataError(f"{path}: {what}; that of {first.role} is of run {first.run}, take bundles of one run")
+    if first.run != other.run:
+        raise DataError(
+            f"{path}: of run {other.run}, and that of {first.role} is of run {first.run}; take bundles of one run"
+        )

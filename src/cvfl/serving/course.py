@@ -1,0 +1,85 @@
+"""The course of a prediction: which rows go by in which batch, and how each sender codes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from cvfl.compress import Identity, Masked, Scalar, build
+from cvfl.errors import RemoteProtocolError
+from cvfl.protocol import Codec, Loss, Plan, StepSize
+from cvfl.protocol.aggregate import Aggregate
+from cvfl.protocol.codec import Samples
+from cvfl.runs.bundle import ServerBundle
+from cvfl.types import SERVER
+
+BATCH = 1 << 14
+"""Rows of a message."""
+_PART = "test embedding"  # rows that no step sees, as those of an evaluation
+
+
+class Course:
+    """What all roles of a prediction know: who sends what, and how many rows there are."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        widths: Sequence[int],
+        compressors: Sequence[str],
+        rows: int,
+        seed: int,
+        secure: bool,
+    ) -> None:
+        self.names, self.widths, self.rows, self.seed, self.secure = tuple(names), tuple(widths), rows, seed, secure
+        self._compressors = tuple(compressors)
+
+    def plan(self, dtype: torch.dtype, bundle: ServerBundle | None = None) -> Plan:
+        """Batches as the rounds of a plan, by which a runtime counts."""
+        return Plan(
+            seed=self.seed,
+            rounds=self.batches,
+            Q=1,
+            batch_size=self.rows,
+            rows=self.rows,
+            test_rows=0,
+            widths=self.widths,
+            loss=bundle.loss if bundle else Loss.SQUARED,
+            step_size=StepSize(eta=1.0),
+            dtype=dtype,
+        )
+
+    @property
+    def batches(self) -> int:
+        """How many there are."""
+        return -(-self.rows // BATCH)
+
+    def batch(self, t0: int) -> slice:
+        """The rows of batch t0."""
+        return slice(t0 * BATCH, min(self.rows, (t0 + 1) * BATCH))
+
+    def shape(self, t0: int, width: int) -> tuple[int, int]:
+        """Of what is sent of batch t0."""
+        rows = self.batch(t0)
+        return rows.stop - rows.start, width
+
+    def codec(self, m: int) -> Codec:
+        """Of what party m sends."""
+        if self.secure:
+            return Codec(Masked(self._grid(), len(self.names)), self.seed, m, self.names[m - 1], _PART)
+        samples = Samples(lambda t0: torch.arange(self.rows)[self.batch(t0)], self.rows)
+        return Codec(build(self._compressors[m - 1]), self.seed, m, self.names[m - 1], _PART, samples)
+
+    def total(self) -> Aggregate | None:
+        """Reads the sums of masked batches."""
+        return Aggregate(Masked(self._grid(), len(self.names)), self.seed, self.names, _PART) if self.secure else None
+
+    def _grid(self) -> Scalar:
+        grid = build(self._compressors[0])
+        if not isinstance(grid, Scalar) or grid.range.fixed is None or len(set(self._compressors)) > 1:
+            raise RemoteProtocolError("secure aggregation needs one grid that all parties have")
+        return grid
+
+    def scores_codec(self) -> Codec:
+        """Of scores, which are sent as they are."""
+        return Codec(Identity(), self.seed, SERVER, "server", "scores")

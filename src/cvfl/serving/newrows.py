@@ -1,0 +1,205 @@
+"""What roles bring to a prediction when they are apart: new rows at each party, and no labels at the server."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cvfl.config.modes import label_holder
+from cvfl.config.schema import RunConfig
+from cvfl.data.tables.ids import BETWEEN
+from cvfl.data.tables.table import Table
+from cvfl.errors import DataError, RemoteProtocolError
+from cvfl.federation.agreement.labels import TableLabels
+from cvfl.federation.agreement.terms import facts_of, read_facts
+from cvfl.federation.build import Facts
+from cvfl.federation.load import in_order, numbered_in_order
+from cvfl.federation.rows import PartyRows
+from cvfl.privacy.keys import PairSecrets
+from cvfl.protocol import PartyMachine, ServerMachine
+from cvfl.protocol.release import Secret
+from cvfl.runs.bundle import ServerBundle, party_module, read_preparation, server_module
+from cvfl.serving.bundles import Bundles
+from cvfl.serving.course import Course
+from cvfl.serving.embed import embedded
+from cvfl.serving.machines import (
+    HoldingParty,
+    LabelParty,
+    PassingServer,
+    PredictingParty,
+    Scorer,
+    ScoringServer,
+    SealingParty,
+)
+from cvfl.serving.rows import check_columns, id_names, left_out, own_ids
+from cvfl.serving.scores import columns_for, named_scores
+from cvfl.types import OnStep
+from cvfl.wire.control import Offer
+from cvfl.wire.targets import Targets
+
+
+class NewRows(PartyRows):
+    """A party's new rows: settled with the others, prepared as in training, and never told a label."""
+
+    tables = True
+    predicts = True
+
+    def __init__(self, config: RunConfig, bundles: Bundles, name: str, table: Table, on_step: OnStep) -> None:
+        self.bundle, self.server = bundles.parties[name], bundles.server
+        super().__init__(config, name, self.bundle.names)
+        assert self.bundle.table is not None
+        self.how = "align" if self.bundle.table.alignment == "private" else "as-is"
+        self.table, self.notes, self._on_step = table, check_columns(table, self.bundle), on_step
+        self.scores: dict[int, Tensor] = {}
+        """By batch, at the party that had the label."""
+        self._folder, self._ids = bundles.folders[name], dict[str, int]()
+        self._places: NDArray[np.int64] | None = None
+        self._texts: list[str] = []
+        self._h: Tensor | None = None
+        self._facts: Facts | None = None
+
+    @property
+    def label(self) -> bool:
+        """Whether this party had the label."""
+        return self.bundle.table is not None and self.bundle.table.label is not None
+
+    @property
+    def categories(self) -> tuple[int, ...]:
+        """Those of the training."""
+        return self.bundle.categories
+
+    def ids(self) -> Sequence[str]:
+        """The ids of all rows."""
+        if not self._ids:
+            self._ids, more = own_ids(self.table, self.bundle, self._on_step)
+            self.notes += more
+        return list(self._ids)
+
+    def settle(self, common: Collection[str] | None, key: bytes) -> Targets | None:
+        """Put the shared rows in the order of the key."""
+        self.scores, self._h = {}, None
+        if common is None:
+            self._places, _ = numbered_in_order(self.table.rows, key)
+            return None
+        if not common:
+            raise DataError("the tables share no id: nobody is held by every party, so there is nothing to predict")
+        self._texts, _ = in_order(common, key)
+        self._places = np.array([self._ids[text] for text in self._texts], dtype=np.int64)
+        self.notes += left_out({self.name: len(self._ids)}, len(common))
+        return None
+
+    def accept(self, targets: Targets) -> None:
+        """New rows have no targets."""
+        raise RemoteProtocolError(f"{self.name}: from the server: targets for rows that are to be predicted")
+
+    def sizes(self) -> list[int] | None:
+        """They are all held out."""
+        return None if self._places is None else [0, 0, len(self._places)]
+
+    def machine(
+        self,
+        facts: Facts,
+        secrets: PairSecrets | None = None,
+        noise_secret: Secret | None = None,
+        folder: Path | None = None,
+    ) -> PartyMachine:
+        """The party for these facts: it sends its rows, and the one that had the label hears or computes scores."""
+        h, holder = self._embedded(), label_holder(self.config, self.names)
+        course, self._facts = _course(self.config, facts), facts
+        if holder and self.m == holder:
+            if self.server is None:
+                raise DataError(f"{self._folder}: the server model is missing, which the label holder scores with")
+            _check_widths(facts, self.server)
+            scorer = Scorer(course, self.server, server_module(self.server, self._folder))
+            return HoldingParty(scorer, self.m, h, secrets, self.scores)
+        if holder:
+            return SealingParty(course, self.m, h, secrets, holder)
+        if self.label:
+            columns = columns_for(facts.loss, facts.outputs)
+            return LabelParty(course, self.m, h, secrets, columns, self.scores)
+        return PredictingParty(course, self.m, h, secrets)
+
+    def _embedded(self) -> Tensor:
+        """Of all shared rows in their order, once."""
+        if self._h is None:
+            assert self._places is not None
+            model, preparation = party_module(self.bundle, self._folder), read_preparation(self.bundle, self._folder)
+            self._h = embedded(self.bundle, model, preparation, self.table, self._places, self._on_step)
+        return self._h
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The scores of the rows in the order of the table, with their ids."""
+        assert self._places is not None
+        assert self._facts is not None
+        assert self.bundle.table is not None
+        order = self._places.argsort(kind="stable")
+        numbers = torch.cat([self.scores[t0] for t0 in sorted(self.scores)])[torch.from_numpy(order)]
+        loss, classes = self._facts.loss, self.bundle.table.classes
+        if self.server is not None:
+            loss, classes = self.server.loss, self.server.classes or classes
+        names, ids = (
+            id_names(self.bundle.table),
+            [self._texts[at].split(BETWEEN) for at in order] if self._texts else [],
+        )
+        columns = {name: pa.array([text[at] for text in ids]) for at, name in enumerate(names)} if ids else {}
+        rows = columns or {"row": pa.array(self._places[order] + 1)}
+        yield pa.RecordBatch.from_pydict(rows | named_scores(loss, classes, numbers))
+
+
+class NewLabels(TableLabels):
+    """The server of a prediction: it has no labels, and a model unless it only passes on."""
+
+    predicts = True
+
+    def __init__(self, config: RunConfig, names: Sequence[str], bundles: Bundles | None) -> None:
+        super().__init__(config, names)
+        self.bundle = bundles.server if bundles else None
+        self._folder = bundles.folders["server"] if bundles and bundles.server else None
+
+    def accept(self, targets: Targets) -> None:
+        """New rows have no targets."""
+        raise RemoteProtocolError("targets for rows that are to be predicted")
+
+    def settled(self, sizes: list[int]) -> list[int]:
+        """What the first party says: the others must say the same."""
+        if sizes[:2] != [0, 0]:
+            raise RemoteProtocolError(f"{self.names[0]}: training rows in a prediction")
+        self._sizes = sizes
+        return sizes
+
+    def facts(self, offers: Sequence[Offer]) -> dict[str, Any]:
+        """What the parties must know of each other."""
+        self._label = next(m for m, offer in enumerate(offers, start=1) if offer.label)
+        if self.bundle is None:
+            return super().facts(offers)
+        facts = facts_of(self.names, offers, self.sizes() or [], self.bundle.loss, self.bundle.outputs)
+        _check_widths(read_facts(facts), self.bundle)
+        return facts
+
+    def machine(self, facts: dict[str, Any], ids: Sequence[int] = (), folder: Path | None = None) -> ServerMachine:
+        """The server with its model, or one that passes on."""
+        course = _course(self.config, read_facts(facts))
+        if self.bundle is None or self._folder is None:
+            return PassingServer(course, self._holder)
+        return ScoringServer(Scorer(course, self.bundle, server_module(self.bundle, self._folder)), self._label)
+
+    def state(self) -> dict[str, Any]:
+        """Nothing is kept."""
+        return {}
+
+
+def _course(config: RunConfig, facts: Facts) -> Course:
+    return Course(facts.names, facts.widths, facts.compressors, facts.rows[2], config.seed, config.privacy.secure)
+
+
+def _check_widths(facts: Facts, bundle: ServerBundle) -> None:
+    for name, said, known in zip(facts.names, facts.widths, bundle.widths, strict=True):
+        if said != known:
+            raise RemoteProtocolError(f"{name}: embeddings of {said} numbers, the server model takes {known}")

@@ -1,0 +1,277 @@
+"""Predictions of roles that are apart: scores as in one process, at the role that may see them, and nowhere else."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import ExitStack
+
+import pyarrow as pa
+import pytest
+import torch
+
+from cvfl.errors import ConfigError, DataError, RemoteProtocolError
+from cvfl.federation.agreement.handshake import Phase
+from cvfl.federation.train import train
+from cvfl.runs.directory import PARAMETERS
+from cvfl.serving import course
+from cvfl.serving.apart import PartyPrediction, ServerPrediction
+from cvfl.serving.bundles import read_bundles
+from cvfl.serving.predict import Predictor
+from cvfl.wire import Embedding, Prediction, encode
+from cvfl.wire.purpose import Purpose, purpose_of
+from serving import tables
+
+SECURE = {"aggregation": "secure"}
+
+
+@pytest.fixture
+def stack():
+    with ExitStack() as stack:
+        yield stack
+
+
+class Roles:
+    """All roles of a prediction in one thread, frames in the order in which they are sent."""
+
+    def __init__(self, config, run, stack):
+        self.server = ServerPrediction(config, run, stack)
+        self.parties = {name: PartyPrediction(config, name, run / PARAMETERS, stack) for name in config.party}
+        self.frames: list[tuple[str, bytes]] = []
+        self._up: deque[tuple[str, bytes]] = deque()
+        self._m: dict[str, int] = {}
+
+    def join(self, name: str) -> None:
+        m, replies = self.server.role.join(self.parties[name].role.hello(), name)
+        self._m[name] = m
+        self.down(replies)
+
+    def down(self, replies) -> None:
+        names = list(self.parties)
+        for m, frame in replies:
+            self.frames.append((f"to {names[m - 1]}", frame))
+            for answer in self.parties[names[m - 1]].role.receive(frame):
+                self._up.append((names[m - 1], answer))
+
+    def step(self) -> bool:
+        """Carry one frame up; whether there was one."""
+        if not self._up:
+            self.down(self.server.role.work())
+            return bool(self._up)
+        name, frame = self._up.popleft()
+        self.frames.append((f"from {name}", frame))
+        self.down(self.server.role.receive(self._m[name], frame))
+        return True
+
+    def run(self) -> None:
+        for name in self.parties:
+            self.join(name)
+        while self.step():
+            pass
+        assert self.server.role.done
+        assert all(party.role.done for party in self.parties.values())
+
+    def cut(self, name: str) -> None:
+        """The connection of a party breaks, with what was on its way; it connects again."""
+        self._up = deque(entry for entry in self._up if entry[0] != name)
+        self.server.role.leave(self._m[name])
+        self.join(name)
+
+    def scores(self) -> pa.Table:
+        return pa.Table.from_batches(self.parties["bank"].rows.batches())
+
+
+def prepared(tmp_path, kind="binary", **changes):
+    """A trained run, the configuration with tables of new rows, and the scores that one process computes of them."""
+    run = train(tables.config(tables.write(tables.frames(kind), tmp_path / "in"), **changes), out=tmp_path / "run").path
+    found = tables.frames(kind, first=1000, rows=70)
+    new = {"bank": found["bank"].drop_columns("target").slice(4), "shop": found["shop"].slice(3)}
+    paths = tables.write(new, tmp_path / "new")
+    predictor = Predictor(read_bundles([run]))
+    expected = pa.Table.from_batches(predictor.of_tables(paths))
+    return run, tables.config(paths, **changes), expected, predictor
+
+
+@pytest.mark.parametrize("kind", ["binary", "several", "quantity"])
+def test_scores_are_those_of_one_process(kind, tmp_path, stack, monkeypatch):
+    monkeypatch.setattr(course, "BATCH", 16)
+    run, config, expected, _ = prepared(tmp_path, kind)
+    roles = Roles(config, run, stack)
+    roles.run()
+    found = roles.scores()
+    assert found.column_names == expected.column_names
+    assert found.equals(expected.combine_chunks())  # the classes' names come with the party that had the label
+    assert len(found) == 63
+
+
+@pytest.mark.parametrize(
+    ("changes", "tolerance"),
+    [
+        ({"privacy": {"labels": "bank"}}, 0.0),
+        ({"privacy": SECURE, "compressor": "auto", "server_model": {"name": "sum"}}, 1e-3),
+        ({"privacy": SECURE | {"labels": "bank"}, "compressor": "auto", "server_model": {"name": "sum"}}, 1e-3),
+        ({"compressor": "auto", "server_compressor": "auto"}, 0.02),
+        ({"privacy": {"clip": 0.5}, "optimizer": {"name": "adam", "average": 0.9}}, 0.0),
+    ],
+    ids=["private labels", "secure", "both", "auto", "clip"],
+)
+def test_every_mode_predicts(changes, tolerance, tmp_path, stack, monkeypatch):
+    monkeypatch.setattr(course, "BATCH", 16)
+    run, config, expected, _ = prepared(tmp_path, **changes)
+    roles = Roles(config, run, stack)
+    roles.run()
+    found = roles.scores()
+    assert found["person"].to_pylist() == expected["person"].to_pylist()
+    assert roles.parties["shop"].rows.notes == ["left out, since not every party holds them: 4 of 67 at shop"]
+    difference = torch.tensor(found["score"].to_pylist()) - torch.tensor(expected["score"].to_pylist())
+    assert float(difference.abs().max()) <= tolerance
+
+
+def test_rows_that_were_taken_as_they_are_stay_so(tmp_path, stack, monkeypatch):
+    monkeypatch.setattr(course, "BATCH", 16)
+    frames = tables.frames()
+    ordered = {"bank": frames["bank"], "shop": frames["shop"].take(list(range(tables.ROWS))[::-1])}
+    without = {name: table.drop_columns("person") for name, table in ordered.items()}
+    config = tables.config(tables.write(without, tmp_path), data={"alignment": "aligned", "test_share": 0.2})
+    run = train(config, out=tmp_path / "run").path
+    roles = Roles(config, run, stack)
+    roles.run()
+    paths = {name: section.table for name, section in config.party.items()}
+    assert roles.scores().equals(
+        pa.Table.from_batches(Predictor(read_bundles([run])).of_tables(paths)).combine_chunks()
+    )
+
+
+def test_who_sees_what(tmp_path, stack, monkeypatch):
+    """Scores go down to the party that had the label alone; where labels stay with it, nobody else can read a batch."""
+    monkeypatch.setattr(course, "BATCH", 16)
+    run, config, _, _ = prepared(tmp_path / "a")
+    roles = Roles(config, run, stack)
+    roles.run()
+    down = {where for where, frame in roles.frames if where.startswith("to") and _is(frame, Purpose.PREDICTION)}
+    assert down == {"to bank"}
+    assert not roles.parties["shop"].rows.scores
+    run, config, _, _ = prepared(tmp_path / "b", privacy={"labels": "bank"})
+    roles = Roles(config, run, stack)
+    roles.run()
+    held = [frame for where, frame in roles.frames if _is(frame, Purpose.PREDICTION)]
+    assert held
+    assert all(frame[0] % 16 == 10 for frame in held)  # passed on, sealed
+    assert not any(b"p10" in frame for _, frame in roles.frames)  # nor does any id travel
+
+
+def _is(frame: bytes, purpose: Purpose) -> bool:
+    return purpose_of(frame) is purpose
+
+
+def test_bytes_are_counted_as_prediction(tmp_path, stack, monkeypatch):
+    monkeypatch.setattr(course, "BATCH", 16)
+    run, config, _, _ = prepared(tmp_path)
+    roles = Roles(config, run, stack)
+    roles.run()
+    sent = roles.server.role.meter.total()
+    by = {purpose: sum(len(frame) for _, frame in roles.frames if _is(frame, purpose)) for purpose in Purpose}
+    assert sent.prediction == by[Purpose.PREDICTION] > 0
+    assert sent.alignment == by[Purpose.ALIGNMENT] > 0
+    assert (sent.training, sent.evaluation) == (0, 0)
+    assert sent.total == sent.prediction + sent.alignment + sent.setup
+
+
+@pytest.mark.parametrize("after", range(1, 40, 6))
+@pytest.mark.parametrize("name", ["bank", "shop"])
+def test_a_connection_that_breaks_changes_nothing(name, after, tmp_path, stack, monkeypatch, once):
+    monkeypatch.setattr(course, "BATCH", 16)
+    run, config, expected = once
+    roles = Roles(config, run, stack)
+    for one in roles.parties:
+        roles.join(one)
+    for _ in range(after):
+        roles.step()
+    if not roles.server.role.done:
+        roles.cut(name)
+    while roles.step():
+        pass
+    assert roles.server.role.done
+    assert roles.scores().equals(expected)
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    run, config, expected, _ = prepared(tmp_path_factory.mktemp("once"))
+    return run, config, expected.combine_chunks()
+
+
+def test_a_bundle_of_another_run_is_refused(once, tmp_path, stack):
+    run, config, _ = once
+    other = train(tables.config(tables.write(tables.frames("binary"), tmp_path / "in"), seed=4), out=tmp_path / "run")
+    with pytest.raises(DataError, match="was trained with other terms than this configuration has"):
+        PartyPrediction(config, "bank", other.path, stack)
+    mixed = train(
+        tables.config(tables.write(tables.frames(first=7), tmp_path / "in")), out=tmp_path / "second"
+    )  # the same terms, on other people
+    server = ServerPrediction(config, run, stack)
+    party = PartyPrediction(config, "bank", mixed.path, stack)
+    with pytest.raises(
+        RemoteProtocolError, match=r"predict differs: bank has '[0-9a-f]{16}', the server '[0-9a-f]{16}'"
+    ):
+        server.role.join(party.role.hello(), "bank")
+
+
+def test_training_and_predicting_do_not_mix(once, stack, tmp_path):
+    from cvfl.federation.roles import ServerRun  # noqa: PLC0415
+
+    run, config, _ = once
+    party = PartyPrediction(config, "bank", run, stack)
+    server = ServerRun(config, "test", tmp_path / "state")
+    with pytest.raises(RemoteProtocolError, match=r"predict differs: bank has .*, the server None"):
+        server.role.join(party.role.hello(), "bank")
+    server.close()
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        lambda: Prediction(0, 2, b""),
+        lambda: Prediction(10**6, 2, b""),
+        lambda: Embedding(0, 2, b""),
+        lambda: Prediction(0, 1, b""),
+        lambda: Prediction(0, 0, b""),
+    ],
+    ids=["empty", "far", "of training", "another's", "the server's"],
+)
+def test_a_lie_is_refused_with_the_name_of_who_told_it(once, stack, lie):
+    """In the phase of batches: bytes that are none, batches that are none, messages of training, another's name."""
+    roles = in_the_phase_of_batches(once, stack)
+    frames = [(1, frame) for name, frame in roles._up if name == "bank"]
+    with pytest.raises(RemoteProtocolError, match=r"^shop"):
+        carry(roles, [(2, encode(lie())), *frames])
+
+
+def in_the_phase_of_batches(once, stack) -> Roles:
+    run, config, _ = once
+    roles = Roles(config, run, stack)
+    for name in roles.parties:
+        roles.join(name)
+    while roles.server.role._links[2].phase is not Phase.PREDICTING:
+        assert roles.step()
+    return roles
+
+
+def carry(roles: Roles, frames) -> None:
+    for m, frame in frames:
+        roles.server.role.receive(m, frame)
+
+
+def test_scores_that_were_not_asked_for_are_refused(once, stack):
+    roles = in_the_phase_of_batches(once, stack)
+    for name in ("shop", "bank"):  # the shop gets none at all, the bank none of a batch that is not next
+        with pytest.raises(RemoteProtocolError, match=f"^{name}: from the server"):
+            list(roles.parties[name].role.receive(encode(Prediction(3, 0, b"\0"))))
+
+
+def test_what_cannot_be_predicted_apart_is_said(tmp_path, once, stack):
+    run, config, _ = once
+    with pytest.raises(ConfigError, match=r"there is no section party\.shpo; did you mean 'shop'"):
+        PartyPrediction(config, "shpo", run, stack)
+    noisy = tables.config({"bank": tmp_path, "shop": tmp_path}, privacy={"clip": 1.0, "noise": 1.0})
+    with pytest.raises(ConfigError, match=r"with privacy\.noise rows are not predicted apart yet"):
+        ServerPrediction(noisy, run, stack)

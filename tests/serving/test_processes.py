@@ -1,0 +1,96 @@
+"""A prediction as operators run it: every role a process of its own, over gRPC with mutual TLS."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pytest
+
+from conformance.cases import write_config
+from conformance.processes import Processes
+from cvfl.federation.processes import train_grpc
+from cvfl.federation.train import train
+from cvfl.serving.bundles import read_bundles
+from cvfl.serving.predict import Predictor
+from serving import tables
+
+
+class Predicting(Processes):
+    """`cvfl server --predict` and `cvfl party --predict`, with what they print."""
+
+    def __init__(self, folder: Path, config, run: Path) -> None:
+        super().__init__(config, folder)
+        self.run = run
+
+    def options(self, role: str) -> list[str]:
+        out = [] if role == "server" else ["--out", f"{role}.csv"]
+        return ["--predict", "--model", str(self.run), *out]
+
+    def said(self, role: str) -> list[dict[str, Any]]:
+        path = self.folder / f"{role}.out"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def end_well(self, seconds: float = 120.0) -> None:
+        until = time.monotonic() + seconds
+        for role, child in self.children.items():
+            assert child.wait(max(0.1, until - time.monotonic())) == 0, (self.folder / f"{role}.err").read_text()
+
+
+def prepared(tmp_path, rows=200, **changes):
+    run = train(tables.config(tables.write(tables.frames(), tmp_path / "in"), **changes), out=tmp_path / "run").path
+    found = tables.frames(first=1000, rows=rows)
+    new = {"bank": found["bank"].drop_columns("target").slice(4), "shop": found["shop"].slice(3)}
+    paths = tables.write(new, tmp_path / "new")
+    expected = pa.Table.from_batches(Predictor(read_bundles([run])).of_tables(paths))
+    return Predicting(tmp_path, tables.config(paths, **changes), run), expected
+
+
+def test_scores_are_written_where_the_label_was_and_nowhere_else(tmp_path):
+    roles, expected = prepared(tmp_path)
+    with roles:
+        for role in ("server", "bank", "shop"):
+            roles.start(role)
+        roles.end_well()
+    assert pyarrow.csv.read_csv(tmp_path / "bank.csv").to_pydict() == expected.to_pydict()
+    assert not (tmp_path / "shop.csv").exists()
+    (counted,) = [event for event in roles.said("server") if event["event"] == "predicted"]
+    assert counted["rows"] == 193
+    # Two embeddings of four floats a row, a score and a class of eight bytes each; frames and packets have a few more.
+    assert 193 * 48 < counted["prediction_bytes"] < 193 * 48 + 100
+
+
+@pytest.mark.parametrize("labels", ["shared", "bank"])
+def test_roles_that_trained_apart_leave_what_one_process_leaves(labels, tmp_path):
+    """The same models over gRPC, and so the same scores; the names of classes come from the party with the label."""
+    paths = tables.write(tables.frames(), tmp_path / "in")
+    config = tables.config(paths, privacy={"labels": labels})
+    here = train(config, out=tmp_path / "here", workers=1).path
+    train_grpc(write_config(tmp_path / "fed.toml", config), [], tmp_path / "apart", lambda event: None)
+    expected, found = (
+        pa.Table.from_batches(Predictor(read_bundles([run])).of_tables(paths)) for run in (here, tmp_path / "apart")
+    )
+    assert found.equals(expected)
+    assert set(found["class"].to_pylist()) == {"no", "yes"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", ["bank", "shop", "server"])
+def test_a_role_that_is_killed_comes_back_to_the_same_scores(killed, tmp_path):
+    roles, expected = prepared(tmp_path, rows=4000, privacy={"labels": "bank"})
+    with roles:
+        for role in ("server", "bank", "shop"):
+            roles.start(role)
+        until = time.monotonic() + 60
+        while not any(event["event"] == "blinded" for event in roles.said("shop")):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        roles.children[killed].kill()
+        roles.children[killed].wait()
+        roles.start(killed)
+        roles.end_well()
+    assert pyarrow.csv.read_csv(tmp_path / "bank.csv").to_pydict() == expected.to_pydict()
