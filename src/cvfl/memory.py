@@ -135,11 +135,14 @@ class InMemory:
 
     def get(self, rows: Tensor | None = None) -> Tensor:
         """By indexing."""
-        return self._values if rows is None else self._values[rows]
+        return self._values if rows is None else self._values.index_select(0, rows)
 
     def put(self, rows: Tensor | None, values: Tensor) -> None:
         """By indexing."""
-        self._values[... if rows is None else rows] = values.to(self._values)
+        if rows is None:
+            self._values.copy_(values)
+        else:
+            self._values.index_copy_(0, rows, values.to(self._values))
 
     def state(self) -> Tensor:
         """The values themselves."""

@@ -59,6 +59,11 @@ class Stream:
         self._key = np.array([key % 2**64, key >> 64], dtype=np.uint64)
         self._at = 0
 
+    @property
+    def used(self) -> bool:
+        """Whether anything was drawn."""
+        return self._at > 0
+
     def words(self, n: int) -> NDArray[np.uint64]:
         """The next n uniform 64-bit words."""
         block, skipped = divmod(self._at, 4)

@@ -7,9 +7,11 @@ import shutil
 import stat
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from torch import Tensor
 
@@ -20,7 +22,8 @@ from conformance.test_law3_restart import FAULTS, SHORT
 from cvfl.config.schema import RunConfig
 from cvfl.errors import RemoteProtocolError
 from cvfl.federation.keeping import PartyKeeper
-from cvfl.federation.load import load_data
+from cvfl.federation.load import load_data, open_tables, shared_rows
+from cvfl.privacy.blinding import OPEN
 from cvfl.wire import Blinded, Gone, Matched, encode_setup, pack
 from cvfl.wire.control import Have, RowSecret, Settle, encode_control
 from cvfl.wire.read import read_frame
@@ -300,6 +303,35 @@ def test_in_one_process_too(config: RunConfig, tmp_path: Path) -> None:
         assert isinstance(one, Tensor)
         assert isinstance(other, Tensor)
         assert one.equal(other)
+
+
+def test_ids_are_not_blinded_where_all_parties_are_and_the_bytes_are_the_same(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        tables = open_tables(config, stack)
+        plain, blinded = shared_rows(tables, config), shared_rows(tables, config, blinding=None)
+    assert plain.aligned == blinded.aligned
+    assert plain.found.traffic.parties == blinded.found.traffic.parties
+    assert all(map(np.array_equal, plain.places, blinded.places))
+
+
+def test_a_party_that_is_apart_does_not_go_on_with_ids_that_were_not_blinded(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    kept = tmp_path / "state"
+    ids = aligned_here(config, kept)
+    here, apart = (PartyKeeper(kept / "bank", tuple(config.party), key) for key in (OPEN, None))
+    assert here.has(ids)[0] != ""
+    assert apart.has(ids) == ("", 0)
+
+
+def aligned_here(config: RunConfig, kept: Path) -> list[str]:
+    """The ids of the bank, after an alignment in this process."""
+    with ExitStack() as stack:
+        tables = open_tables(config, stack)
+        shared_rows(tables, config, kept=kept)
+        return list(tables[0].ids())
 
 
 def test_a_folder_that_cannot_be_written_is_no_reason_to_stop(config: RunConfig, tmp_path: Path) -> None:

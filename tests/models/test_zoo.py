@@ -19,7 +19,7 @@ from cvfl.models import MVCNN, Attention, Sum, Tabular, TabularMLP, party_model,
 from cvfl.models.tabular import Gates
 from cvfl.protocol import Optimizer
 from cvfl.protocol.fusion import held, joined
-from cvfl.protocol.learning.layers import Forward, initialised
+from cvfl.protocol.learning.layers import Dropout, Forward, initialised
 from cvfl.rng import stream
 
 F64 = torch.float64
@@ -77,7 +77,9 @@ def test_a_party_model_is_the_same_each_time_and_a_row_alone_is_a_row_of_a_batch
     x = numbers(4, *shape)
     assert torch.equal(model(x), again(x))
     torch.testing.assert_close(torch.cat([model(row[None]) for row in x]), model(x), rtol=0, atol=1e-12)
-    assert not Forward(model, 1, 1, x)._random
+    embed = Forward(model, 1, 1, x)
+    assert not embed._by_generator
+    assert not embed._by_stream
 
 
 @pytest.mark.parametrize(("name", "shape", "hidden"), [case for case in PARTY if case[0] != "resnet"])
@@ -250,16 +252,11 @@ def test_numbers_fill_the_boxes_of_their_scale_one_after_the_other() -> None:
 def test_gates_of_columns_that_do_not_help_close() -> None:
     """The label is in the first of six columns; the steps are Adam's, as `init` has them."""
     model = initialised(party_model("tabular", (6,), 1, (8,), F64), 1, 1)
-    how = Optimizer(name="adamw", sparsity=0.25)
-    optimizer = how.build(list(model.parameters()))
-    for group in optimizer.param_groups:
-        group["lr"] = 0.003
+    steps = Optimizer(name="adamw", sparsity=0.25).of(model)
     for n in range(500):
         drawn = stream(n, "gates").uniform(64 * 7)
         x, noise = torch.tensor(drawn, dtype=F64).mul(2).sub(1).reshape(64, 7).split([6, 1], 1)
-        optimizer.zero_grad()
-        (model(x) - x[:, :1].tanh() - noise).square().mean().backward()
-        how.step(optimizer, model)
+        steps.take((model(x) - x[:, :1].tanh() - noise).square().mean().backward, 0.003)
     gates = model.gates.scale.detach()
     assert gates[0] > 0.1
     assert gates[1:].abs().max() < 0.01
@@ -277,10 +274,8 @@ def test_a_gate_shrinks_towards_zero_and_not_beyond(scale: list[float], by: floa
 
 def test_without_sparsity_gates_are_ordinary_weights() -> None:
     model = initialised(party_model("tabular", (3,), 2, (4,), F64), 1, 1)
-    optimizer = Optimizer(name="sgd").build(list(model.parameters()))
     before = model.gates.scale.detach().clone()
-    model(numbers(5, 3)).sum().backward()
-    Optimizer(name="sgd").step(optimizer, model)  # a step of no length
+    Optimizer(name="sgd").of(model).take(model(numbers(5, 3)).sum().backward, 0.0)
     assert torch.equal(model.gates.scale, before)
 
 
@@ -291,6 +286,30 @@ def test_dropout_is_of_training_and_from_the_stream_of_layers() -> None:
     embed = Forward(model.train(), 1, 1, x)
     assert torch.equal(embed(x, 2, 0), embed(x, 2, 0))
     assert not torch.equal(embed(x, 2, 0), embed(x, 2, 1))
+
+
+@given(st.floats(0, 0.95), st.integers(0, 99))
+def test_dropout_leaves_out_a_share_and_keeps_the_mean(p: float, seed: int) -> None:
+    layer, x = Dropout(p), torch.full((100, 50), 3.0, dtype=F64)
+    passed = Forward(layer, seed, 1, x)(x, 0, 0)
+    kept = passed != 0
+    torch.testing.assert_close(passed[kept], torch.full_like(passed[kept], 3 / (1 - p)), rtol=1e-3, atol=0)
+    assert abs(float(kept.double().mean()) - (1 - p)) < 5 * (p * (1 - p) / x.numel()) ** 0.5 + 1e-9
+    assert torch.equal(layer.eval()(x), x)
+
+
+def test_dropout_is_the_same_numbers_on_every_machine() -> None:
+    """Drawn from the named stream, not by a library: these are its first numbers."""
+    x = torch.ones(1, 8)
+    assert (Forward(Dropout(0.5), 7, 2, x)(x, 3, 1) != 0).int().tolist() == [[0, 0, 0, 1, 0, 0, 1, 0]]
+
+
+def test_dropout_outside_of_a_pass_is_torch_s() -> None:
+    layer, x = Dropout(0.5), torch.ones(40)
+    torch.manual_seed(3)
+    own = layer(x)
+    torch.manual_seed(3)
+    assert torch.equal(own, nn.functional.dropout(x, 0.5))
 
 
 def test_wide_deep_is_linear_beside_what_its_hidden_units_see() -> None:

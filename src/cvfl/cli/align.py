@@ -52,7 +52,7 @@ def align(
         with StepDisplay(console) as steps:
             tables, kept = open_tables(settings, stack, steps), alignment_folder(config)
             shutil.rmtree(kept, ignore_errors=True)
-            rows = shared_rows(tables, settings, steps, kept)
+            rows = shared_rows(tables, settings, steps, kept, blinding=None)
         assert rows.aligned is not None
         for note in (note for table in tables for note in table.notes):
             console.print(note)

@@ -20,6 +20,7 @@ from typing import Any
 
 from cvfl.errors import OutputError, writing
 from cvfl.privacy import Aligned, AlignmentParty, AlignmentServer
+from cvfl.privacy.blinding import OPEN
 from cvfl.privacy.kept import Count, Earlier, KeptByParty, KeptByServer
 from cvfl.privacy.sealing import Sealing
 from cvfl.runtime.checkpoint import Checkpoints
@@ -58,10 +59,13 @@ class _Folder:
 
 
 class PartyKeeper:
-    """What a party of the federation of `names` keeps of its alignments."""
+    """What a party of the federation of `names` keeps of its alignments.
 
-    def __init__(self, folder: Path | None, names: Sequence[str]) -> None:
-        self._folder, self._names = _Folder(folder), tuple(names)
+    `key` is OPEN where all of them are in this process; elsewhere such an alignment is not gone on with.
+    """
+
+    def __init__(self, folder: Path | None, names: Sequence[str], key: bytes | None = None) -> None:
+        self._folder, self._names, self._key = _Folder(folder), tuple(names), key
         self._kept: KeptByParty | None = None
         self._earlier: Earlier | None = None
         self.reused = ""
@@ -69,7 +73,7 @@ class PartyKeeper:
         with suppress(KeyError, TypeError):  # of another version
             if state := self._folder.load():
                 kept = KeptByParty(**state | {"count": Count(**state["count"])})
-                self._kept = kept if kept.names == self._names else None
+                self._kept = kept if kept.names == self._names and (kept.key != OPEN or key == OPEN) else None
 
     def forget(self) -> None:
         """Begin anew."""
@@ -100,7 +104,7 @@ class PartyKeeper:
         """Party m of an alignment that starts now: of all ids, or with a number of those that came since then."""
         earlier, self.reused = self._earlier if number else None, ""
         self.forget()
-        return AlignmentParty(m, ids, sizes, sealing, earlier, came if earlier else None)
+        return AlignmentParty(m, ids, sizes, sealing, earlier, came if earlier else None, self._key)
 
     def keep(self, alignment: AlignmentParty, number: str) -> None:
         """The alignment is over."""

@@ -30,6 +30,7 @@ from cvfl.errors import DataError
 from cvfl.federation.keeping import PartyKeeper, ServerKeeper
 from cvfl.federation.start import Start
 from cvfl.privacy import Aligned
+from cvfl.privacy.blinding import OPEN
 from cvfl.privacy.keys import session_secrets
 from cvfl.privacy.sealing import Sealing
 from cvfl.protocol import Loss
@@ -141,25 +142,34 @@ def open_party(config: RunConfig, name: str, stack: ExitStack, on_step: OnStep =
 
 
 def shared_rows(
-    tables: list[PartyTable], config: RunConfig, on_step: OnStep = lambda *_: None, kept: Path | None = None
+    tables: list[PartyTable],
+    config: RunConfig,
+    on_step: OnStep = lambda *_: None,
+    kept: Path | None = None,
+    blinding: bytes | None = OPEN,
 ) -> Rows:
-    """The rows of the people whom all parties hold, in an order that belongs to the key of the rows."""
+    """The rows of the people whom all parties hold, in an order that belongs to the key of the rows.
+
+    All parties are here, so ids are not blinded; what is sent has the same size. With `blinding` None they are.
+    """
     key = row_key(config)
     if config.data.alignment == "aligned":
         return _rows_as_they_are(tables, key)
     places = {table.party.name: table.ids() for table in tables}
     check_case(places)
-    common, aligned, found = _aligned({name: list(ids) for name, ids in places.items()}, on_step, kept)
+    common, aligned, found = _aligned({name: list(ids) for name, ids in places.items()}, on_step, kept, blinding)
     ids, fractions = in_order(common, key)
     rows = tuple(np.array([party[text] for text in ids], dtype=np.int64) for party in places.values())
     return Rows(rows, fractions, np.ones(len(ids), dtype=np.bool_), aligned, found)
 
 
-def _aligned(ids: dict[str, list[str]], on_step: OnStep, kept: Path | None) -> tuple[frozenset[str], Aligned, Found]:
+def _aligned(
+    ids: dict[str, list[str]], on_step: OnStep, kept: Path | None, blinding: bytes | None
+) -> tuple[frozenset[str], Aligned, Found]:
     """Align as the roles of a federation do, each with what it kept in a folder of its own."""
     names, sizes, traffic = list(ids), [len(own) for own in ids.values()], Meter()
     server = ServerKeeper(kept and kept / "server", names)
-    keepers = [PartyKeeper(kept and kept / name, names) for name in names]
+    keepers = [PartyKeeper(kept and kept / name, names, blinding) for name in names]
     numbers, came = zip(*(keeper.has(own) for keeper, own in zip(keepers, ids.values(), strict=True)), strict=True)
     how, number = server.agree(numbers, sizes, came)
     found = Found(how, number, numbers, came, traffic)

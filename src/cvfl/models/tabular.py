@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from cvfl.protocol.learning.layers import Dropout
+
 _QUICK = 4.0
 """How many times as fast as a weight a gate changes, by an optimizer whose steps do not depend on the scale."""
 
@@ -104,7 +106,7 @@ class Tabular(nn.Module):
         nn.init.zeros_(self.additive.weight)
         layers: list[nn.Module] = []
         for before, after in itertools.pairwise([inputs, *hidden]):
-            layers += [nn.Linear(before, after), nn.ReLU(), nn.Dropout(dropout)]
+            layers += [nn.Linear(before, after), nn.ReLU(), Dropout(dropout)]
         self.deep = nn.Sequential(*layers, nn.Linear([inputs, *hidden][-1], outputs, bias=False))
 
     def forward(self, x: Tensor) -> Tensor:

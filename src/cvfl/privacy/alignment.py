@@ -63,7 +63,8 @@ def _about(owner: int, hops: int, part: int, parts: int, written: Spelling) -> b
 class AlignmentParty:
     """Party m of an alignment; `ids` are different texts, `sizes` how many each has, `sealing` is for the ring.
 
-    With `earlier` only ids that came since are compared, of each party as many as `came` says.
+    With `earlier` only ids that came since are compared, of each party as many as `came` says. `key` is a new one
+    unless it is given.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class AlignmentParty:
         sealing: Sealing,
         earlier: Earlier | None = None,
         came: Sequence[int] | None = None,
+        key: bytes | None = None,
     ) -> None:
         self.m = m
         self.common: frozenset[str] | None = None
@@ -92,7 +94,7 @@ class AlignmentParty:
         if count is None:
             raise RemoteProtocolError(f"{self._name}: more new ids than a key of an earlier alignment is good for")
         self._count, self._size = count, earlier.kept.size if earlier else short_size(sum(sizes))
-        self._blinder = Blinder(earlier.kept.key) if earlier else Blinder()
+        self._blinder = Blinder(earlier.kept.key if earlier else key)
         self._seen: set[tuple[int, int]] = set()
         self._matched = b""
 

@@ -11,6 +11,7 @@ state between any two messages is complete in `state_dict`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,7 +49,7 @@ class Party:
         self.m, self.plan, self.holding, self.model = m, plan, holding, model
         self.codec, self.evaluation_codec, self.release = codecs.embeddings[m], codecs.evaluations[m], release
         self.exchange = exchange(plan, codecs, server_model.train().requires_grad_(False), m, holding.labels)
-        self.optimizer = plan.optimizer.build(list(model.parameters()))
+        self.steps = plan.optimizer.of(model)
         self.t0 = 0
         self._average = Average(model, plan.optimizer.average)
         self._snapshots, self._stopped = Snapshots(self._average.model, plan.patience), False
@@ -135,16 +136,13 @@ class Party:
 
         The result is the gradient in h_m, and the loss, for the party's compressor to learn from.
         """
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.plan.eta(self.t0)
+        eta = self.plan.eta(self.t0)
         for q in range(self.plan.Q):
             if q > 0:  # h_m of iteration 0 is the one that was sent
                 x = self._rows(self.plan.local_rows(self.t0, q)) if self.plan.cached else self._x
                 h = self._embed(x, self.t0, q)
             gradient, loss = slope.at(h, q)
-            self.optimizer.zero_grad()
-            h.backward(gradient)  # type: ignore[no-untyped-call]
-            self.plan.optimizer.step(self.optimizer, self.model)
+            self.steps.take(partial(h.backward, gradient), eta)
         return gradient, loss
 
     def _learn(self, slope: Slope, h: Tensor) -> None:
@@ -239,7 +237,7 @@ class Party:
             "t0": self.t0,
             "model": self.model.state_dict(),
             "average": self._average.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": self.steps.state_dict(),
             "codecs": {} if self.done else self.exchange.state_dict(self.t0),
             "release": self.release.state_dict() if self.release else {},
             "stopping": {"models": self._snapshots.kept, "over": self._stopped},
@@ -251,7 +249,7 @@ class Party:
         self._snapshots.kept, self._stopped = dict(state["stopping"]["models"]), state["stopping"]["over"]
         self.model.load_state_dict(state["model"])
         self._average.load_state_dict(state["average"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.steps.load_state_dict(state["optimizer"])
         self.exchange.load_state_dict(state["codecs"])
         if self.release is not None:
             self.release.load_state_dict(state["release"])

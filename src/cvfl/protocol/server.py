@@ -49,7 +49,7 @@ class Server:
         self.plan, self.labels, self.model = plan, labels, model
         self.pace = None if plan.budget is None else Pace(plan, plan.budget, around)
         self.exchange = exchange(plan, codecs, model, SERVER, labels.train)
-        self.optimizer = plan.optimizer.build(list(model.parameters()))
+        self.steps = plan.optimizer.of(model)
         self.t0 = 0
         self.loss = float("nan")
         self.evaluation: Evaluated | None = None
@@ -168,15 +168,11 @@ class Server:
     def _step(self, phi: Sequence[Tensor] | Tensor, q: int) -> None:
         """Local step q of theta_0."""
         rows = self.plan.local_rows(self.t0, q)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.plan.eta(self.t0)
         outputs = self.exchange.forward.through(self.exchange.outputs, phi, self.t0, q)
         loss = self.exchange.objective(outputs, self.labels.train[rows])
         if q == 0:
             self._check_finite("the loss", loss)
-        self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.plan.optimizer.step(self.optimizer, self.model)
+        self.steps.take(loss.backward, self.plan.eta(self.t0))
         if q == 0:
             self.loss = float(loss.detach())
             self._seen.put(rows, outputs.detach())
@@ -238,7 +234,7 @@ class Server:
             "t0": self.t0,
             "model": self.model.state_dict(),
             "average": self._average.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": self.steps.state_dict(),
             "codecs": {} if self.done else self.exchange.state_dict(self.t0),
             "seen": None if self.done else self._seen.state(),
             "loss": self.loss,
@@ -264,7 +260,7 @@ class Server:
         self._snapshots.kept, self._stopped = dict(state["stopping"]["models"]), state["stopping"]["over"]
         self.model.load_state_dict(state["model"])
         self._average.load_state_dict(state["average"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.steps.load_state_dict(state["optimizer"])
         self.exchange.load_state_dict(state["codecs"])
         if self.pace is not None:
             self.pace.load_state_dict(state["pace"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Protocol, Self, runtime_checkable
 
 import torch
@@ -92,22 +92,41 @@ class Optimizer(Section):
             raise ValueError(f"there is no optimizer {name!r}{suggest(name.lower(), known)}")
         return name.lower()
 
-    def build(self, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-        """A torch optimizer whose step size is set anew each round."""
+    def of(self, model: nn.Module) -> Steps:
+        """The steps of a model."""
         kind = _optimizers()[self.name]
         options: dict[str, Any] = {"lr": 0.0, "weight_decay": self.weight_decay}
         if "momentum" in inspect.signature(kind).parameters:
             options["momentum"] = self.momentum
-        return _uncompiled(kind)(parameters, **options)
+        return Steps(self, model, _uncompiled(kind)(list(model.parameters()), **options))
 
-    def step(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
-        """Take a step of the model along its gradients, shortened to `clip`; gates shrink by as much as is asked."""
-        if self.clip is not None:
-            nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], self.clip)
-        optimizer.step()
-        if self.sparsity:
-            for gates in (part for part in model.modules() if isinstance(part, Shrinking)):
-                gates.shrink(self.sparsity * optimizer.param_groups[0]["lr"])
+
+class Steps:
+    """Takes the steps of one model: its gradients are set to zero before each, and its gates shrink after it."""
+
+    def __init__(self, how: Optimizer, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self._how, self._optimizer, self._parameters = how, optimizer, list(model.parameters())
+        self._gates = [part for part in model.modules() if isinstance(part, Shrinking)] if how.sparsity else []
+
+    def take(self, backward: Callable[[], None], eta: float) -> None:
+        """A step of size eta along the gradients that `backward` computes, shortened to `clip`."""
+        self._optimizer.zero_grad()
+        backward()
+        if self._how.clip is not None:
+            nn.utils.clip_grad_norm_(self._parameters, self._how.clip)
+        for group in self._optimizer.param_groups:
+            group["lr"] = eta
+        self._optimizer.step()
+        for gates in self._gates:
+            gates.shrink(self._how.sparsity * eta)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a restart needs."""
+        return self._optimizer.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        self._optimizer.load_state_dict(dict(state))
 
 
 def _optimizers() -> dict[str, type[torch.optim.Optimizer]]:
