@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import annotated_types
 from pydantic.fields import FieldInfo
+from typer import Context
 from typer.main import get_command
 
 import cvfl
@@ -89,7 +90,8 @@ def commands() -> Iterator[Command]:
 
 
 def _commands(group: Any, path: str) -> Iterator[Command]:
-    for name, command in group.commands.items():
+    for name in group.list_commands(context := Context(group)):
+        command = group.get_command(context, name)
         at = f"{path} {name}"
         if hasattr(command, "commands"):
             yield from _commands(command, at)

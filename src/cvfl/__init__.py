@@ -13,9 +13,25 @@
 Own tables: `Federation.from_frames`. A configuration file: `Federation.from_config`. A recorded run: `load_run`.
 """
 
-from cvfl.api.federation import Federation, Round
-from cvfl.api.run import Bytes, Metrics, Run, Scores, load_run
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cvfl.api.federation import Federation, Round
+    from cvfl.api.run import Bytes, Metrics, Run, Scores, load_run
 
 __version__ = "0.1.0"
 
 __all__ = ["Bytes", "Federation", "Metrics", "Round", "Run", "Scores", "load_run"]
+
+
+def __getattr__(name: str) -> Any:
+    """What is public, loaded when it is first asked for: PyTorch takes a second or two."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = "federation" if name in ("Federation", "Round") else "run"
+    return getattr(import_module(f"cvfl.api.{module}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

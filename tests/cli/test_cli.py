@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import cvfl
-from cvfl.cli import app
+import cvfl.cli as commands
+from cvfl.cli import COMMANDS, FILES, app, loaded
 from cvfl.cli.demo import RUNS
 from cvfl.federation import train as run_module
 from cvfl.runtime import inprocess
@@ -184,9 +187,37 @@ def test_every_command_has_an_example(command: list[str]) -> None:
     assert f"Example: cvfl {' '.join(command)}" in " ".join(output.split())
 
 
-def test_no_command_shows_help() -> None:
-    _, output = call()
-    assert all(command in output for command in ("demo", "train", "theory", "bench"))
+def test_no_command_says_where_to_begin() -> None:
+    code, output = call()
+    assert code == 0
+    assert [line.split("  ")[0] for line in output.splitlines()] == ["cvfl demo", "cvfl init", "cvfl --help"]
+
+
+NAMES = [name for commands in COMMANDS.values() for name in commands]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
+    command, told = loaded(name), next(commands[name] for commands in COMMANDS.values() if name in commands)
+    assert " ".join((command.help or "").split("\n\n")[0].split()) == told
+    assert command.name == name
+
+
+def test_the_list_of_commands_is_whole_and_loads_none() -> None:
+    """What takes seconds to load is not there; the files of the folder are all commands or what they share."""
+    shared = {"__init__", "__main__", "display", "errors", "observers", "plot", "tables", "roles", "nvflare_job"}
+    files = {file.stem for file in Path(commands.__file__).parent.glob("*.py")}
+    assert files - shared == {name for name in NAMES if name not in FILES} - {"nvflare-job"}
+    script = "import sys; from cvfl.cli import main\ntry: main()\nfinally: print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script, "--help"], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == "False"
+    assert all(f" {name} " in done.stdout for name in NAMES)
+
+
+def test_a_name_that_is_nearly_right_is_told() -> None:
+    code, output = call("tarin")
+    assert code == 2
+    assert "Did you mean 'train'" in output
 
 
 def test_the_version_is_that_of_the_newest_release() -> None:

@@ -316,9 +316,7 @@ def test_ids_are_not_blinded_where_all_parties_are_and_the_bytes_are_the_same(
     assert all(map(np.array_equal, plain.places, blinded.places))
 
 
-def test_a_party_that_is_apart_does_not_go_on_with_ids_that_were_not_blinded(
-    config: RunConfig, tmp_path: Path
-) -> None:
+def test_a_party_that_is_apart_does_not_go_on_with_ids_that_were_not_blinded(config: RunConfig, tmp_path: Path) -> None:
     kept = tmp_path / "state"
     ids = aligned_here(config, kept)
     here, apart = (PartyKeeper(kept / "bank", tuple(config.party), key) for key in (OPEN, None))

@@ -16,17 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.compose import make_column_transformer
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from cvfl.data import VerticalData
 from cvfl.errors import ConfigError
+from cvfl.lazy import lazy
 from cvfl.protocol import Loss
 from cvfl.protocol.learning.decision import Decided, Decision
 from cvfl.protocol.learning.metrics import evaluate
@@ -36,6 +31,9 @@ from cvfl.runs.directory import PARTS
 from cvfl.runs.journal import write_whole
 from cvfl.runs.record import Reference, Scores
 from cvfl.types import OnStep
+
+ensemble, exceptions, linear_model = (lazy(f"sklearn.{part}") for part in ("ensemble", "exceptions", "linear_model"))
+compose, pipeline, preprocessing = (lazy(f"sklearn.{part}") for part in ("compose", "pipeline", "preprocessing"))
 
 MOST_TREES = 500
 """Trees of boosting that ends by the validation rows."""
@@ -98,7 +96,9 @@ def fit_references(data: VerticalData, seed: int, on_step: OnStep = lambda *_: N
 def _fitted(party: str | None, kind: str, make: Callable[..., Any], table: _Table, loss: Loss, seed: int) -> Reference:
     began = time.perf_counter()
     with threadpool_limits(1), warnings.catch_warnings():  # figures do not depend on the number of cores
-        warnings.simplefilter("ignore", ConvergenceWarning)  # a model that could be a little better still is one
+        warnings.simplefilter(
+            "ignore", exceptions.ConvergenceWarning
+        )  # a model that could be a little better still is one
         model = make(table, loss, stream(seed, "reference", party or "", kind).seed() % 2**32)
         outputs = {part: _outputs(model, x, loss) for part, x in table.parts.items()}
     seconds, scores = time.perf_counter() - began, Scores(**dict(_scores(outputs, table.labels, loss, table.units)))
@@ -107,14 +107,18 @@ def _fitted(party: str | None, kind: str, make: Callable[..., Any], table: _Tabl
 
 def _linear(table: _Table, loss: Loss, seed: int) -> Any:
     x, y = table.parts["train"], table.labels["train"].numpy()
-    one_hot = (OneHotEncoder(handle_unknown="ignore"), table.coded)
-    columns = make_column_transformer(one_hot, remainder="passthrough")
-    model = Ridge() if loss is Loss.SQUARED else LogisticRegression(max_iter=1000, random_state=seed)
-    return make_pipeline(columns, model).fit(x, y)
+    one_hot = (preprocessing.OneHotEncoder(handle_unknown="ignore"), table.coded)
+    columns = compose.make_column_transformer(one_hot, remainder="passthrough")
+    model = (
+        linear_model.Ridge()
+        if loss is Loss.SQUARED
+        else linear_model.LogisticRegression(max_iter=1000, random_state=seed)
+    )
+    return pipeline.make_pipeline(columns, model).fit(x, y)
 
 
 def _boosting(table: _Table, loss: Loss, seed: int) -> Any:
-    kind = HistGradientBoostingRegressor if loss is Loss.SQUARED else HistGradientBoostingClassifier
+    kind = ensemble.HistGradientBoostingRegressor if loss is Loss.SQUARED else ensemble.HistGradientBoostingClassifier
     few = [at for at, values in zip(table.coded, table.categories, strict=True) if values <= MOST_VALUES]
     x, y = table.parts["train"], table.labels["train"].numpy()
     if "validation" not in table.parts:

@@ -6,16 +6,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import (
-    average_precision_score,
-    confusion_matrix,
-    log_loss,
-    roc_auc_score,
-)
 
 from cvfl.analysis.buckets import coarse, hidden
 from cvfl.analysis.resample import Floats, estimates, interval
+from cvfl.lazy import lazy
 from cvfl.runs.analysis import FEW, ManyClasses, OneClass
+
+metrics = lazy("sklearn.metrics")
 
 
 def many_classes(y: NDArray[Any], p: Floats, seed: int) -> ManyClasses:
@@ -27,12 +24,12 @@ def many_classes(y: NDArray[Any], p: Floats, seed: int) -> ManyClasses:
         return np.array([(counts * right).sum() / counts.sum()])
 
     (estimate,) = estimates(accuracy(np.ones(len(y))), *interval(accuracy, len(y), seed))
-    matrix = confusion_matrix(y, p.argmax(1), labels=classes)
+    matrix = metrics.confusion_matrix(y, p.argmax(1), labels=classes)
     scores = _scores(coarse(matrix))
     return ManyClasses(
         accuracy=estimate,
         f1=float(_scores(matrix.astype(np.float64))[2].mean()),  # a mean over classes tells of none
-        log_loss=float(log_loss(y, p, labels=classes)),
+        log_loss=float(metrics.log_loss(y, p, labels=classes)),
         brier=float(((p - (y[:, None] == classes)) ** 2).sum(1).mean()),
         confusion=hidden(matrix),
         classes=tuple(_one(y == c, p[:, c], *(score[c] for score in scores)) for c in classes),
@@ -53,8 +50,8 @@ def _one(mine: NDArray[np.bool_], p: Floats, precision: float, recall: float, f1
         return OneClass(people=people if people >= FEW else None)
     return OneClass(
         people=people,
-        roc_auc=float(roc_auc_score(mine, p)),
-        average_precision=float(average_precision_score(mine, p)),
+        roc_auc=float(metrics.roc_auc_score(mine, p)),
+        average_precision=float(metrics.average_precision_score(mine, p)),
         precision=float(precision),
         recall=float(recall),
         f1=float(f1),

@@ -13,14 +13,16 @@ from math import factorial
 
 import numpy as np
 import torch
-from scipy.stats import rankdata
 from torch import Tensor, nn
 
 from cvfl.analysis.resample import between, estimates
+from cvfl.lazy import lazy
 from cvfl.protocol import Loss, Units
 from cvfl.protocol.learning.metrics import BETTER_LOW, headline
 from cvfl.rng import stream
 from cvfl.runs.analysis import Brought, Parties
+
+stats = lazy("scipy.stats")
 
 DEALT = "dealt"
 TIMES = 20
@@ -54,7 +56,7 @@ def headline_of(loss: Loss, outputs: Tensor, y: Tensor, units: Units) -> float:
         case Loss.BINARY:
             positive = y.cpu().numpy() > 0
             n = int(positive.sum())
-            above = rankdata(outputs.reshape(-1).cpu().numpy())[positive].sum() - n * (n + 1) / 2
+            above = stats.rankdata(outputs.reshape(-1).cpu().numpy())[positive].sum() - n * (n + 1) / 2
             return float(above / (n * (len(positive) - n)))
         case Loss.MULTICLASS:
             return float((outputs.argmax(1) == y).double().mean())

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import brier_score_loss, confusion_matrix, log_loss
 
 from cvfl.analysis.buckets import binned, coarse, cuts, evenly, hidden
 from cvfl.analysis.resample import Floats, estimates, interval, widened
+from cvfl.lazy import lazy
 from cvfl.runs.analysis import FEW, Estimate, Points, Tenth, TwoClasses
+
+metrics = lazy("sklearn.metrics")
 
 MOST_POINTS = 100
 
@@ -42,8 +44,8 @@ def two_classes(y: NDArray[Any], p: Floats, threshold: float, seed: int) -> TwoC
     return TwoClasses(
         positives=int(positive.sum()),
         ks=float((tp / tp[-1] - fp / fp[-1]).max(initial=0.0)),
-        log_loss=float(log_loss(positive, p)),
-        brier=float(brier_score_loss(positive, p)),
+        log_loss=float(metrics.log_loss(positive, p)),
+        brier=float(metrics.brier_score_loss(positive, p)),
         calibration=binned(p, y),
         tenths=tenths(y, ranking),
         **_decisions(positive, p >= threshold, curves.pop("f1")),
@@ -53,7 +55,7 @@ def two_classes(y: NDArray[Any], p: Floats, threshold: float, seed: int) -> TwoC
 
 def _decisions(positive: NDArray[np.bool_], chosen: NDArray[np.bool_], f1: Estimate) -> dict[str, Any]:
     """Figures at the threshold; F1 with the interval that it has."""
-    matrix = confusion_matrix(positive, chosen, labels=[False, True])
+    matrix = metrics.confusion_matrix(positive, chosen, labels=[False, True])
     (tn, fp), (fn, tp) = coarse(matrix)
     return {
         "accuracy": float((tn + tp) / max(1, tn + fp + fn + tp)),

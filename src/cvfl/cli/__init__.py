@@ -1,35 +1,116 @@
-"""The command line: one file a verb."""
+"""The command line: one file a verb, loaded when it is asked for."""
 
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from collections.abc import Callable
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 from cvfl import __version__
-from cvfl.cli.align import align
-from cvfl.cli.audit import audit
-from cvfl.cli.bench import bench
-from cvfl.cli.certs import certs
-from cvfl.cli.data import data
-from cvfl.cli.demo import demo
-from cvfl.cli.init import init
-from cvfl.cli.model import model
-from cvfl.cli.nvflare_job import nvflare_job, nvflare_site
-from cvfl.cli.plan import plan
-from cvfl.cli.predict import predict
-from cvfl.cli.reproduce import report, reproduce
-from cvfl.cli.roles import party, server
-from cvfl.cli.terms import terms
-from cvfl.cli.theory import theory
-from cvfl.cli.train import train
-from cvfl.cli.tune import tune
+
+COMMANDS = {
+    "Start": {
+        "demo": "Train four organisations together: without compression, with the paper's three compressors, and with "
+        "`auto`.",
+        "init": "Write a commented configuration for your own tables; in a terminal it asks for what is missing.",
+        "train": "Train a federation on this machine and write its run directory; every runtime gives the same result.",
+        "report": "Write report, tables and figures of recorded runs, without training.",
+    },
+    "Data": {
+        "data": "Look at a party's table, or get a public data set.",
+        "align": "Find the rows that all parties share by private set intersection, anew; `cvfl train` does it by "
+        "itself.",
+    },
+    "Run a federation": {
+        "certs": "Make a certificate authority and a certificate for the server and for every party.",
+        "terms": "Write, change and sign the terms that all roles of a federation read; with the file alone, show and "
+        "check them.",
+        "server": "Run the server of a federation: wait for all parties, train, write the run directory.",
+        "party": "Run one party of a federation: it needs its own section, its own table, the server's address and a "
+        "certificate.",
+        "nvflare-job": "Write a job that a provisioned NVIDIA FLARE federation accepts; its sites have the parties' "
+        "names.",
+        "nvflare-site": "Let a provisioned FLARE site or server run cvfl's jobs: FLARE builds only the classes that a "
+        "site lists.",
+    },
+    "Use a model": {
+        "predict": "Score new rows: those that every party holds, with a probability and a class, or a value in the "
+        "label's units.",
+        "model": "Look at trained models, or write them for other systems.",
+    },
+    "Choose settings": {
+        "plan": "Recommend compressor and local iterations (Q) for your network, with the bytes and the time to "
+        "expect.",
+        "tune": "Search model sizes, step size, Q, batch size, weight decay and compressor by the validation metric.",
+    },
+    "Research": {
+        "audit": "Measure what messages give away: columns and labels, by attacks on the frames of a run.",
+        "reproduce": "Run a study: every compressor, several seeds; leave tables, figures and a report.",
+        "theory": "Show compression errors, bytes and parameter choices for your numbers.",
+        "bench": "Measure speed and memory on this machine; keep it quiet meanwhile.",
+    },
+}
+"""Names of the commands and what they do, by what they are for; a command itself says the same and more."""
+FILES = {"server": "roles", "party": "roles", "report": "reproduce", "nvflare-site": "nvflare_job"}
+"""Files of commands that are called otherwise."""
+_FIRST = """\
+cvfl demo     four organisations, real data: about a minute
+cvfl init     your own tables: writes a configuration that `cvfl train` trains
+cvfl --help   all commands"""
+
+
+class Commands(TyperGroup):
+    """The commands; the file of one is loaded when it is called, and none for the list of all."""
+
+    _listing = False
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.commands = dict.fromkeys(self.list_commands(None))  # by which a name that is nearly right is found
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names."""
+        return [name for commands in COMMANDS.values() for name in commands]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command, or a group of them."""
+        for panel, commands in COMMANDS.items():
+            if cmd_name in commands:
+                if self._listing:
+                    return TyperCommand(cmd_name, help=commands[cmd_name], rich_help_panel=panel)
+                return loaded(cmd_name)
+        return None
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """All commands, each in a line or two."""
+        self._listing = True
+        super().format_help(ctx, formatter)
+        self._listing = False
+
+
+def loaded(name: str) -> Any:
+    """A command from its file."""
+    file = FILES.get(name, name.replace("-", "_"))
+    found: typer.Typer | Callable[..., None] = getattr(import_module(f"cvfl.cli.{file}"), name.replace("-", "_"))
+    if not isinstance(found, typer.Typer):
+        alone = typer.Typer(add_completion=False)
+        alone.command(name)(found)
+        found = alone
+    command = get_command(found)
+    command.name = name
+    return command
+
 
 app = typer.Typer(
     name="cvfl",
+    cls=Commands,
     epilog="Example: cvfl demo",
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -43,19 +124,14 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def cvfl(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Train one model across organisations that hold different columns about the same people."""
-
-
-_ROLES = (terms, server, party, certs, nvflare_job, nvflare_site)
-for _command in (demo, init, plan, tune, train, predict, align, *_ROLES, reproduce, report, audit, theory):
-    app.command()(_command)
-app.add_typer(data, name="data")
-app.add_typer(model, name="model")
-app.add_typer(bench, name="bench")
+    if context.invoked_subcommand is None:
+        typer.echo(_FIRST)
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from cvfl.report.figures import colour
+from cvfl.report.colours import colour
 from cvfl.report.format import amount, digits
 from cvfl.report.html import Section
 from cvfl.report.series import Series

@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from cvfl.report.figures import BLUE, GREY, ORANGE, STYLE, legend, new_axes, short
-from cvfl.report.svg import INK, inline
+from cvfl.report.colours import BLUE, GREY, INK, ORANGE
+from cvfl.report.figures import STYLE, legend, new_axes, short
+from cvfl.report.svg import inline
 from cvfl.runs.analysis import Bar, Bucket, Parties, Points, Tenth
 
 _HEIGHT = 250.0

@@ -14,16 +14,12 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from cvfl.protocol.learning.metrics import BETTER_LOW
+from cvfl.report.colours import BLUE, COLOURS, GREEN, INK, ORANGE, PURPLE
 from cvfl.report.format import MB, PURPOSES, plain
 from cvfl.report.series import Curve, Series, Spread
-from cvfl.report.svg import INK, inline
+from cvfl.report.svg import inline
 from cvfl.runs.record import Round
 
-# Okabe and Ito's palette, those with the best contrast to white and to black first; brown and grey for yellow, which
-# has none to white. Nine colours and four dashes make 36 lines that differ.
-BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
-BROWN, GREY = "#96602c", "#777f8a"
-_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INK, BROWN, GREY)
 _DASHES = ("-", (0, (5, 1.6)), (0, (7, 1.6, 1.4, 1.6)), (0, (1.6, 1.4)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _MARKS = 8
@@ -67,14 +63,9 @@ STYLE: dict[Any, Any] = {
 )
 
 
-def colour(n: int) -> str:
-    """The CSS colour of the nth series."""
-    return str(_style(n)["color"]).replace(INK, "currentColor")
-
-
 def _style(n: int) -> dict[str, Any]:
     """How the nth series is drawn: lines differ in dashes and markers, too, for who does not tell colours apart."""
-    parts = {"linestyle": _DASHES, "marker": _MARKERS, "color": _COLOURS}
+    parts = {"linestyle": _DASHES, "marker": _MARKERS, "color": COLOURS}
     return {part: choices[n % len(choices)] for part, choices in parts.items()}
 
 

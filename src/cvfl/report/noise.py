@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cvfl.privacy.account import Account, Spent
-from cvfl.report.figures import colour
+from cvfl.report.colours import colour
 from cvfl.report.format import NOTHING, amount, plain
 from cvfl.report.html import Card, Section
 from cvfl.report.series import Series

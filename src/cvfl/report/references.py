@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cvfl.protocol.learning.metrics import BETTER_LOW
-from cvfl.report.figures import colour
+from cvfl.report.colours import colour
 from cvfl.report.format import NOTHING, fixed, metric_label, score
 from cvfl.report.html import Section
 from cvfl.report.series import Series

@@ -13,6 +13,7 @@ from cvfl.errors import DataError
 from cvfl.report import figures
 from cvfl.report.analysis import analysis_sections
 from cvfl.report.certificate import certificate_section, is_certified
+from cvfl.report.colours import colour
 from cvfl.report.format import NOT_RECORDED, NOTHING, Form, amount, megabytes, metric_label, share
 from cvfl.report.html import Details, Figures, Heading, Page, Section, write_page
 from cvfl.report.leakage import comparison, run_tables
@@ -267,7 +268,7 @@ def _matrix(columns: Sequence[Mapping[str, str]]) -> list[Row]:
 
 
 def _named(one: Series, n: int, about: str = "") -> Text:
-    return Text(one.label, colour=figures.colour(n), about=about)
+    return Text(one.label, colour=colour(n), about=about)
 
 
 def _upper(text: str) -> str:

@@ -10,7 +10,7 @@ from operator import attrgetter
 from statistics import fmean
 
 from cvfl.protocol.learning.metrics import BETTER_LOW
-from cvfl.report.figures import colour
+from cvfl.report.colours import colour
 from cvfl.report.format import (
     NOT_RECORDED,
     NOTHING,

@@ -10,12 +10,14 @@ import io
 import re
 import warnings
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from matplotlib.figure import Figure
+from cvfl.report.colours import INK
 
-INK = "#010203"
-"""Drawn as currentColor: a colour that nothing else uses."""
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 SVG = "http://www.w3.org/2000/svg"
 _HREF = "{http://www.w3.org/1999/xlink}href"
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from scipy.special import stdtrit
-
+from cvfl.lazy import lazy
 from cvfl.report.format import MB, change, digits, times
 from cvfl.report.series import Spread, spread
 from cvfl.report.table import Cell, Table, column
@@ -29,6 +28,8 @@ from cvfl.studies.tables import (
     to_target,
     told_missed,
 )
+
+special = lazy("scipy.special")
 
 _CONFIDENCE = 0.95
 _WAYS = 2  # up and down
@@ -98,7 +99,7 @@ def paired(found: Sequence[float]) -> str:
     mean = spread(found)
     if mean.deviation is None:
         return f"{change(mean.mean)} (one seed)"
-    reach = float(stdtrit(len(found) - 1, (1 + _CONFIDENCE) / 2)) * mean.deviation / math.sqrt(len(found))
+    reach = float(special.stdtrit(len(found) - 1, (1 + _CONFIDENCE) / 2)) * mean.deviation / math.sqrt(len(found))
     return f"{change(mean.mean)} ± {reach:.4f} ({change(min(found))} to {change(max(found))})"
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import torch
-from sklearn import datasets
 from torch import Tensor
 
 from cvfl.data.vertical import VerticalData, quadrants, split_columns
+from cvfl.lazy import lazy
 from cvfl.protocol import Loss, Units
 from cvfl.rng import SPLIT, stream
 
+datasets = lazy("sklearn.datasets")
+
 BUILTIN = {
-    "digits": (datasets.load_digits, Loss.MULTICLASS),
-    "breast_cancer": (datasets.load_breast_cancer, Loss.BINARY),
-    "wine": (datasets.load_wine, Loss.MULTICLASS),
-    "diabetes": (datasets.load_diabetes, Loss.SQUARED),
+    "digits": Loss.MULTICLASS,
+    "breast_cancer": Loss.BINARY,
+    "wine": Loss.MULTICLASS,
+    "diabetes": Loss.SQUARED,
 }
 _ORGANISATIONS = ("hospital", "bank", "insurer", "registry")
 
@@ -24,8 +26,8 @@ def load_builtin(name: str, parties: int, seed: int, test_share: float, dtype: t
 
     The digits go by quadrant of the image when there are four parties.
     """
-    loader, loss = BUILTIN[name]
-    table, target = loader(return_X_y=True)
+    loss = BUILTIN[name]
+    table, target = getattr(datasets, f"load_{name}")(return_X_y=True)
     x, y = torch.from_numpy(table).to(dtype), torch.from_numpy(target)
     order = torch.from_numpy(stream(seed, SPLIT, name).permutation(len(x)))
     held_out = round(test_share * len(x))

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from sklearn.preprocessing import StandardScaler
 
 from cvfl.data.tables.ids import read_ids
 from cvfl.data.tables.organisation import Assembled, Organisation, PartyTable, assemble
@@ -25,7 +24,10 @@ from cvfl.data.tables.split import Part, Shares, hashed, seed_key
 from cvfl.data.tables.table import Kind, Table
 from cvfl.data.vertical import VerticalData
 from cvfl.errors import DataError
+from cvfl.lazy import lazy
 from cvfl.protocol import Loss
+
+preprocessing = lazy("sklearn.preprocessing")
 
 _CREDIT = ["LIMIT_BAL", "SEX", "EDUCATION", "MARRIAGE", "AGE", "PAY_0"]
 _CREDIT += [f"PAY_{i}" for i in range(2, 7)]
@@ -88,7 +90,9 @@ def load_mfeat(path: Path, seed: int, test_share: float, dtype: torch.dtype) -> 
     _, fractions = hashed([str(row) for row in range(2000)], seed_key(seed))
     parts = Shares(test_share).of(fractions)
     train, test = (np.flatnonzero(parts == part) for part in (Part.TRAIN, Part.TEST))
-    scaled = [torch.from_numpy(StandardScaler().fit(x[train]).transform(x)).to(dtype) for x in views.values()]
+    scaled = [
+        torch.from_numpy(preprocessing.StandardScaler().fit(x[train]).transform(x)).to(dtype) for x in views.values()
+    ]
     return Assembled(
         VerticalData(
             names=tuple(views),

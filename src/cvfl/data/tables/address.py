@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
+from cvfl.lazy import lazy
+
+engine, errors = lazy("sqlalchemy.engine"), lazy("sqlalchemy.exc")
 
 BLOT = "***"
 PLAIN = frozenset({"sslmode", "charset", "driver", "connect_timeout", "application_name", "mode"})
@@ -19,8 +20,8 @@ def without_password(address: str) -> str:
     """
     scheme, found, rest = address.partition("://")
     try:
-        url = make_url(address)
-    except (ArgumentError, ValueError):
+        url = engine.make_url(address)
+    except (errors.ArgumentError, ValueError):
         return f"{scheme}://{BLOT}" if found else BLOT
     unsure = rest.count("@") > 1 or (rest.count("@") == 1 and url.host is None)
     if unsure and not rest.startswith("/"):  # else it names no host, and so no user
@@ -28,4 +29,5 @@ def without_password(address: str) -> str:
         known = user if user.replace("_", "").isalnum() else BLOT
         return f"{scheme}://{known}:{BLOT}@{place.partition('?')[0]}"
     options = {key: value if key in PLAIN else BLOT for key, value in url.query.items()}
-    return url.set(query=options).render_as_string(hide_password=True).replace(quote(BLOT), BLOT)
+    shown: str = url.set(query=options).render_as_string(hide_password=True)
+    return shown.replace(quote(BLOT), BLOT)

@@ -16,10 +16,11 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
-from scipy.stats import norm
-from sklearn.preprocessing import StandardScaler
 
+from cvfl.lazy import lazy
 from cvfl.types import Section
+
+preprocessing, special = lazy("sklearn.preprocessing"), lazy("scipy.special")
 
 Impute = Literal["median", "mean", "zero"]
 Floats = NDArray[np.float64]
@@ -48,7 +49,7 @@ class Standard(Fitted):
     @classmethod
     def fit(cls, x: Floats) -> Self:
         """Learn from an n x k array without gaps."""
-        fitted = StandardScaler().fit(x)
+        fitted = preprocessing.StandardScaler().fit(x)
         return cls(mean=tuple(fitted.mean_.tolist()), scale=tuple(fitted.scale_.tolist()))
 
     def apply(self, x: Floats) -> Floats:
@@ -92,7 +93,7 @@ def _knots(column: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
     if len(values) > _KNOTS:
         chosen = np.searchsorted(places, np.linspace(places[0], places[-1], _KNOTS))
         values, places = (all[np.unique(chosen)] for all in (values, places))
-    return tuple(values.tolist()), tuple(norm.ppf(places.clip(_EDGE, 1 - _EDGE)).tolist())
+    return tuple(values.tolist()), tuple(special.ndtri(places.clip(_EDGE, 1 - _EDGE)).tolist())
 
 
 def _capped(weights: Floats, most: float) -> Floats:

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from cvfl.data.tables.spellings import type_key
 from cvfl.data.tables.table import Categories, Kind, Table
 from cvfl.errors import DataError, suggest
+from cvfl.lazy import lazy
 from cvfl.protocol import Loss, Units
+
+preprocessing = lazy("sklearn.preprocessing")
 
 MAX_NUMBERED_CLASSES = 20
 """A label of whole numbers is a class up to this many different ones, and a quantity beyond."""
@@ -57,7 +59,7 @@ class Label:
         self._check_classes(chosen, train)
         if self.loss is Loss.SQUARED:
             if self.units is None:
-                scaler = StandardScaler().fit(chosen[:train, None])
+                scaler = preprocessing.StandardScaler().fit(chosen[:train, None])
                 units = Units(float(scaler.mean_[0]), float(scaler.scale_[0]))
             chosen = (chosen.astype(np.float64) - units.offset) / units.scale
         return self.loss.labels(torch.from_numpy(chosen), dtype), units

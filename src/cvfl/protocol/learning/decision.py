@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
-from scipy.optimize import minimize_scalar
-from scipy.special import expit, softmax
-from sklearn.isotonic import IsotonicRegression
-from sklearn.metrics import roc_curve
 from torch import Tensor
 
+from cvfl.lazy import lazy
 from cvfl.protocol.learning.losses import Loss
 from cvfl.types import Section
+
+optimize, special = lazy("scipy.optimize"), lazy("scipy.special")
+isotonic, metrics = lazy("sklearn.isotonic"), lazy("sklearn.metrics")
 
 Floats = NDArray[np.float64]
 Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -64,13 +64,13 @@ class Decision(Section):
         if self.calibration == "none":
             return Decided()
         if self.calibration == "isotonic" and loss is Loss.BINARY:
-            curve = IsotonicRegression(y_min=0.0, y_max=1.0).fit(_rows(outputs)[:, 0], labels.cpu().numpy())
+            curve = isotonic.IsotonicRegression(y_min=0.0, y_max=1.0).fit(_rows(outputs)[:, 0], labels.cpu().numpy())
             return Decided("isotonic", steps=(tuple(curve.X_thresholds_.tolist()), tuple(curve.y_thresholds_.tolist())))
         return Decided("temperature", temperature=_temperature(loss, outputs, labels))
 
     def _best(self, p: Floats, y: NDArray[Any]) -> float:
         """The threshold halfway between the last row that is to be positive and the next one."""
-        fpr, tpr, scores = roc_curve(y, p, drop_intermediate=False)
+        fpr, tpr, scores = metrics.roc_curve(y, p, drop_intermediate=False)
         positives, negatives = float((y > 0).sum()), float((y <= 0).sum())
         tp, fp = tpr * positives, fpr * negatives
         match self.threshold:
@@ -103,11 +103,11 @@ class Decided:
         """Those of the positive class, or of every class."""
         z = _rows(outputs)
         if loss is Loss.MULTICLASS:
-            every: Floats = softmax(z / self.temperature, axis=1)
+            every: Floats = special.softmax(z / self.temperature, axis=1)
             return every
         if self.calibration == "isotonic":
             return np.interp(z[:, 0], *self.steps)
-        positive: Floats = expit(z[:, 0] / self.temperature)
+        positive: Floats = special.expit(z[:, 0] / self.temperature)
         return positive
 
 
@@ -119,7 +119,7 @@ def _rows(outputs: Tensor) -> Floats:
 def _temperature(loss: Loss, outputs: Tensor, labels: Tensor) -> float:
     """The T for which outputs / T have the smallest loss on these rows."""
     z, y = outputs.detach().double(), loss.labels(labels, torch.float64)
-    found = minimize_scalar(
+    found = optimize.minimize_scalar(
         lambda logarithm: float(loss(z / math.exp(logarithm), y)),
         bounds=_TEMPERATURES,
         method="bounded",

@@ -10,12 +10,14 @@ import math
 
 import numpy as np
 import torch
-from sklearn.metrics import accuracy_score, f1_score, r2_score, roc_auc_score, top_k_accuracy_score
 from torch import Tensor
 
+from cvfl.lazy import lazy
 from cvfl.protocol.learning.decision import Decided
 from cvfl.protocol.learning.losses import Loss
 from cvfl.protocol.learning.units import Units
+
+known = lazy("sklearn.metrics")
 
 BETTER_LOW = frozenset({"loss", "rmse", "mae"})
 METRICS = {
@@ -38,9 +40,9 @@ def evaluate(
         case Loss.BINARY:
             p = decided.probabilities(loss, outputs)
             chosen = p >= decided.threshold
-            metrics = {"accuracy": accuracy_score(y, chosen), "f1": f1_score(y, chosen, zero_division=0.0)}
+            metrics = {"accuracy": known.accuracy_score(y, chosen), "f1": known.f1_score(y, chosen, zero_division=0.0)}
             if len(np.unique(y)) == 2:
-                metrics["roc_auc"] = roc_auc_score(y, outputs.reshape(-1).cpu().numpy())
+                metrics["roc_auc"] = known.roc_auc_score(y, outputs.reshape(-1).cpu().numpy())
         case Loss.MULTICLASS:
             metrics = _multiclass(torch.softmax(outputs.double(), 1).cpu().numpy(), y)
     return {"loss": value} | {name: float(figure) for name, figure in metrics.items()}
@@ -50,7 +52,7 @@ def _quantity(rmse: float, outputs: Tensor, labels: Tensor, units: Units) -> dic
     z, y = (values.detach().cpu().double().reshape(-1) for values in (outputs, labels))
     metrics = {"rmse": units.scale * rmse, "mae": units.scale * float((z - y).abs().mean())}
     if bool((y != y[0]).any()):
-        metrics["r2"] = r2_score(y.numpy(), z.numpy())
+        metrics["r2"] = known.r2_score(y.numpy(), z.numpy())
     return metrics
 
 
@@ -59,14 +61,16 @@ def _multiclass(
 ) -> dict[str, float]:
     chosen, classes = p.argmax(1), np.arange(p.shape[1])
     metrics = {
-        "accuracy": accuracy_score(y, chosen),
-        "f1": f1_score(y, chosen, average="macro", zero_division=0.0),
+        "accuracy": known.accuracy_score(y, chosen),
+        "f1": known.f1_score(y, chosen, average="macro", zero_division=0.0),
     }
     if len(classes) > 5:
-        metrics["top5"] = top_k_accuracy_score(y, p, k=5, labels=classes)
+        metrics["top5"] = known.top_k_accuracy_score(y, p, k=5, labels=classes)
     if len(np.unique(y)) == len(classes):
         metrics["roc_auc"] = (
-            roc_auc_score(y, p, multi_class="ovr", labels=classes) if len(classes) > 2 else roc_auc_score(y, p[:, 1])
+            known.roc_auc_score(y, p, multi_class="ovr", labels=classes)
+            if len(classes) > 2
+            else known.roc_auc_score(y, p[:, 1])
         )
     return metrics
 
