@@ -71,7 +71,7 @@ class Commands(TyperGroup):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self.commands = dict.fromkeys(self.list_commands(None))  # by which a name that is nearly right is found
+        self.commands: Any = dict.fromkeys(self.list_commands(None))  # by which a name that is nearly right is found
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Their names."""

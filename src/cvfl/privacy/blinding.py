@@ -40,7 +40,7 @@ OPEN = bytes(POINT)
 
 
 class Blinder:
-    """One party's key: a new one, that of an earlier alignment, or OPEN; it never leaves, nor comes from the shared seed."""
+    """One party's key, which never leaves nor comes from the shared seed: new, of an earlier alignment, or OPEN."""
 
     def __init__(self, key: bytes | None = None) -> None:
         self.key = key or secrets.token_bytes(POINT)
