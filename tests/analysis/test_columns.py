@@ -13,7 +13,8 @@ from cvfl.config.files import parse_config
 from cvfl.config.schema import RunConfig
 from cvfl.federation.train import train
 from cvfl.report.report import write_report
-from cvfl.runs.analysis import Analysis, read_analysis
+from cvfl.runs.analysis import Analysis, Columns, read_analysis
+from cvfl.runs.beside import read_beside
 
 ROWS = 400
 PARTIES = {
@@ -109,6 +110,38 @@ def test_the_server_of_other_roles_has_no_columns(tmp_path: Path) -> None:
     Loop(config(tmp_path, epochs=1), tmp_path / "loop").run()
     assert analysis(tmp_path / "loop" / "run").columns == ()
     assert analysis(tmp_path / "loop" / "run").parties is not None
+
+
+@pytest.mark.parametrize(("model", "quantity"), [("linear", False), ("wide_deep", True)])
+def test_with_auto_every_party_learns_of_its_own_columns_from_training_rows(
+    tmp_path: Path, model: str, quantity: bool
+) -> None:
+    """Here and after a fault: it is of what a party was told, which is the same."""
+    tables(tmp_path, quantity)
+    hidden = {"hidden": [8]} if model == "wide_deep" else {}
+    settings = config(tmp_path, compressor="auto", server_compressor="auto", server_model={"name": model} | hidden)
+    Loop(settings, tmp_path / "loop").run()
+    bank, shop = (own_columns(tmp_path / "loop" / "models", name) for name in ("bank", "shop"))
+    assert (bank.rows, bank.metric) == ("training", "rmse" if quantity else "roc_auc")
+    assert [one.column for one in bank.each] == ["telling", "noise"]
+    assert {one.column for one in shop.each} == {"other", "club"}
+    lost = [abs(one.without.value - bank.together) for one in bank.each]
+    assert lost[0] > (0.2 if quantity else 0.1) > 5 * lost[1]
+    Loop(settings, tmp_path / "again").run({60: lambda loop: loop.kill("shop")})
+    assert own_columns(tmp_path / "again" / "models", "shop") == shop
+
+
+def test_a_party_that_keeps_nothing_of_the_others_cannot_tell(tmp_path: Path) -> None:
+    tables(tmp_path)
+    plain = {"compressor": "identity", "server_compressor": "identity"}
+    Loop(config(tmp_path, epochs=1, **plain), tmp_path / "loop").run()
+    assert not list((tmp_path / "loop" / "models").glob("*.columns.json"))
+
+
+def own_columns(folder: Path, name: str) -> Columns:
+    found = read_beside(Columns, folder / f"{name}.columns.json")
+    assert found is not None
+    return found
 
 
 def test_of_masked_embeddings_nobody_can_tell(tmp_path: Path) -> None:

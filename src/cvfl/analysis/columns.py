@@ -2,7 +2,8 @@
 
 The party's embedding is computed from the dealt columns as they are, without a compressor, and takes the place of the
 one that it sent; those of the others stay as they were decoded. Nothing is sent for it: it is done where the party's
-columns, the labels and the server model are in one place.
+columns, the labels and the server model are in one place. A party that has the labels of training rows, and keeps what
+it was told of them, finds the same for those.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cvfl.analysis.parties import headline_of
 from cvfl.analysis.resample import between, estimates
-from cvfl.protocol import Party, Server
+from cvfl.protocol import Party, Server, Units
 from cvfl.protocol.learning.metrics import BETTER_LOW, headline
 from cvfl.protocol.release import Clipped
 from cvfl.rng import stream
@@ -34,20 +35,49 @@ def what_columns_bring(server: Server, party: Party, names: Sequence[str]) -> Co
     x = party.holding.held_out[-1]
     if phi is None or len(phi) != plan.M or not isinstance(x, Tensor) or x.ndim != 2 or x.shape[1] != len(names):
         return None
-    rows = min(len(x), MOST_ROWS, max(LEAST_ROWS, MOST_VALUES // len(names)))
-    x, score = x[:rows], _score(server, party, rows)
-    metric, together = headline(plan.loss), score(x)
-    found = [_dealt(score, x, name, names, (plan.seed, party.m)) for name in dict.fromkeys(names)]
+    rows = _most(len(x), names)
+    return _columns(party, _score(server, party, rows), x[:rows], names)
+
+
+def what_own_columns_bring(party: Party, names: Sequence[str]) -> Columns | None:
+    """The same of training rows, by what this party was last told of the others and of the server model."""
+    plan, labels = party.plan, party.holding.labels
+    rows = plan.sent(party.t0 - 1).long()
+    rows = rows[: _most(len(rows), names)]
+    outputs, x = party.exchange.told_of(rows, party.t0 - 1), party.holding.train[rows]
+    if outputs is None or labels is None or x.ndim != 2 or x.shape[1] != len(names):
+        return None
+    embed, y = _at_rest(party), labels[rows]
+
+    def score(dealt: Tensor) -> float:
+        with torch.no_grad():
+            return headline_of(plan.loss, outputs(embed(dealt.to(plan.device))), y, Units())
+
+    return _columns(party, score, x, names).model_copy(update={"rows": "training"})
+
+
+def _most(rows: int, names: Sequence[str]) -> int:
+    return min(rows, MOST_ROWS, max(LEAST_ROWS, MOST_VALUES // len(names)))
+
+
+def _columns(party: Party, score: Score, x: Tensor, names: Sequence[str]) -> Columns:
+    metric, together = headline(party.plan.loss), score(x)
+    found = [_dealt(score, x, name, names, (party.plan.seed, party.m)) for name in dict.fromkeys(names)]
     sign = 1 if metric in BETTER_LOW else -1
     each = sorted(found, key=lambda one: sign * (together - one.without.value))
     return Columns(party=party.holding.name, metric=metric, together=together, each=tuple(each))
 
 
+def _at_rest(party: Party) -> nn.Module:
+    """The party's model as it is kept."""
+    own = party.models[party.holding.name].eval()
+    return own if party.plan.clip is None else Clipped(own, party.plan.clip)
+
+
 def _score(server: Server, party: Party, count: int) -> Score:
     """The metric by the columns of one party of the first test rows, with what the others sent of these."""
     plan, labels, model = server.plan, server.labels, server.models["server"].eval()
-    own = party.models[party.holding.name].eval()
-    embed = own if plan.clip is None else Clipped(own, plan.clip)
+    embed = _at_rest(party)
     rows = slice(plan.validation_rows, plan.validation_rows + count)
     phi, y = [h[rows] for h in server.held_out or ()], labels.test[:count]
 

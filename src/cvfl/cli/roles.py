@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,11 +25,14 @@ from cvfl.federation.roles import PartyRun, ServerRun
 from cvfl.federation.server import ServerRole
 from cvfl.protocol import Loss
 from cvfl.protocol.learning.metrics import evaluate
+from cvfl.report.format import metric_label
 from cvfl.runs.directory import RunDirectory, is_being_written
 from cvfl.runtime import one_thread_a_role
 from cvfl.serving.apart import PartyPrediction, ServerPrediction
 from cvfl.serving.write import check_form, write_scores
 
+MOST_COLUMNS = 5
+"""Columns that are named at the end; the file has all."""
 Config = Annotated[Path, typer.Argument(help="Configuration file (TOML).")]
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key; repeat for more.")]
 State = Annotated[
@@ -179,7 +182,17 @@ def party(
         check_writable(target)
         _attend(run.role, settings, identity, seen, lambda: run.notes)
         run.finish(target)
+        for line in _columns_line(run):
+            seen.event(line)
         seen.event("finished", model=str(target / f"{name}.safetensors"))
+
+
+def _columns_line(run: PartyRun) -> Iterator[str]:
+    """Which columns of this party tell most, if that was asked for; nobody else hears of it."""
+    if (found := run.columns) and found.each:
+        told = [f"{one.column} {abs(found.together - one.without.value):.4f}" for one in found.each[:MOST_COLUMNS]]
+        label = metric_label(found.metric)
+        yield f"columns of {found.party} that tell most, by what {label} of training rows loses: {', '.join(told)}"
 
 
 def _attend(
@@ -227,11 +240,9 @@ def _state(config: Path, role: str) -> Path:
 
 
 def _tell_terms(config: RunConfig, seen: Observer) -> None:
-    """By which terms this role takes part, so that people can compare them; and what it cannot do."""
+    """By which terms this role takes part, so that people can compare them."""
     if config.terms_sha256:
         seen.event("terms", sha256=config.terms_sha256)
-    if config.analysis.columns and not config.privacy.relayed:
-        seen.event("analysis.columns: no role has both columns and labels here; with privacy.labels their holder does")
 
 
 def _load_ahead() -> None:

@@ -24,7 +24,7 @@ from cvfl.federation.keeping import PartyKeeper, ServerKeeper
 from cvfl.federation.load import load_data, open_party, row_secret
 from cvfl.federation.party import PartyRole
 from cvfl.federation.rows import NamedRows, PartyRows, TableRows
-from cvfl.federation.scoring import analysis_of, columns_of, scorer, units_of
+from cvfl.federation.scoring import analysis_of, columns_of, own_columns, scorer, units_of
 from cvfl.federation.server import ServerRole
 from cvfl.federation.state import ALIGNMENT, NOISE, State, kept_secret, write_secret
 from cvfl.federation.train import RunResult
@@ -34,7 +34,7 @@ from cvfl.privacy.relay import Holder
 from cvfl.protocol import Certificate, Measured, PartyMachine, Recipe
 from cvfl.protocol.learning.metrics import headline
 from cvfl.runs import directory as record
-from cvfl.runs.analysis import Analysis, write_analysis
+from cvfl.runs.analysis import Analysis, Columns, write_analysis, write_columns
 from cvfl.runs.bundle import Bundle
 from cvfl.runs.journal import Journal
 from cvfl.runs.progress import Progress
@@ -170,6 +170,8 @@ class PartyRun:
     identity: Identity | None = None
     restart: bool = False
     role: PartyRole = field(init=False)
+    columns: Columns | None = None
+    """What its columns bring, when it is over: known to this party alone."""
 
     def __post_init__(self) -> None:
         config, name, terms = self.config, self.name, terms_of(self.config)
@@ -228,7 +230,15 @@ class PartyRun:
         write_bundles(self._bundles(self.role.party), out)
         if analysis := self._analysis():
             self._write_analysis(analysis, out)
+        self.columns = own_columns(self.role.party, self._columns.get(self.name, ()))
+        if self.columns:
+            write_columns(self.columns, out)
         self.state.remove()
+
+    @property
+    def _columns(self) -> dict[str, tuple[str, ...]]:
+        preparations = {self.name: self._rows.preparation} if self._rows.preparation else {}
+        return columns_of(self.config, preparations)
 
     def _bundles(self, machine: PartyMachine) -> Iterator[Bundle]:
         """What this party needs to predict, and with the server model also to score."""
@@ -242,9 +252,8 @@ class PartyRun:
         assert self.role.party is not None
         if not isinstance(self.role.party, Holder):
             return None
-        preparations = {self.name: self._rows.preparation} if self._rows.preparation else {}
-        columns = columns_of(self.config, preparations)
-        return analysis_of(self.role.party, self._rows.names, self._rows.classes, [self.role.party.party], columns)
+        parties = [self.role.party.party]
+        return analysis_of(self.role.party, self._rows.names, self._rows.classes, parties, self._columns)
 
     def _write_analysis(self, analysis: Analysis, out: Path) -> None:
         from cvfl.report.analysis import write_analysis_page  # noqa: PLC0415  matplotlib is slow to load

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from cvfl.analysis.analyse import analyse
-from cvfl.analysis.columns import what_columns_bring
+from cvfl.analysis.columns import what_columns_bring, what_own_columns_bring
 from cvfl.config.schema import RunConfig
 from cvfl.data.tables.prepare import Preparation
 from cvfl.privacy.relay import Holder
 from cvfl.protocol import Loss, Party, PartyMachine, Server, ServerMachine
-from cvfl.runs.analysis import Analysis
+from cvfl.runs.analysis import Analysis, Columns
 from cvfl.runtime import one_thread_a_role
 
 
@@ -43,6 +43,14 @@ def analysis_of(
     with one_thread_a_role():
         brought = (what_columns_bring(server, party, columns.get(party.holding.name, ())) for party in parties)
         return found.model_copy(update={"columns": tuple(one for one in brought if one)})
+
+
+def own_columns(machine: PartyMachine | None, names: Sequence[str]) -> Columns | None:
+    """What a party's columns bring, as it can tell by itself: of training rows, where it has their labels."""
+    if not isinstance(machine, Party) or not names:
+        return None
+    with one_thread_a_role():
+        return what_own_columns_bring(machine, names)
 
 
 def columns_of(config: RunConfig, preparations: Mapping[str, Preparation]) -> dict[str, tuple[str, ...]]:

@@ -157,10 +157,19 @@ class Codec:
         """Whether anything is kept of a packet when its round is over."""
         return self.compressor.learns or self._remembers
 
+    @property
+    def knows(self) -> bool:
+        """Whether anything was sent that `recall` can tell again."""
+        return self._open is not None or self._known is not None
+
+    @property
+    def _known(self) -> Values | None:
+        return self.compressor.known if isinstance(self.compressor, Feedback) else self._memory
+
     def recall(self, rows: Tensor, t0: int, dtype: torch.dtype) -> Tensor:
         """These samples as everyone decoded them last, the packet of round t0 included; each was sent before."""
         with self._lock:
-            known = self.compressor.known if isinstance(self.compressor, Feedback) else self._memory
+            known = self._known
             if self._open is None or self._open[0] != t0:
                 assert known is not None
                 return known.get(rows).to(dtype)

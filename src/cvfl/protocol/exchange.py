@@ -116,6 +116,10 @@ class Exchange(ABC):
         `own` gives the embedding that the party sent in this round, as everyone else has it.
         """
 
+    def told_of(self, rows: Tensor, t0: int) -> Callable[[Tensor], Tensor] | None:
+        """theta_0 of training rows as a function of h_m, where a party has it."""
+        return None
+
     def alone(self, rows: int) -> Callable[[Tensor], Tensor]:
         """theta_0 as a function of h_m when nothing is known of the others."""
         blank = [torch.zeros(rows, width, dtype=self.plan.dtype, device=self.plan.device) for width in self.plan.widths]
@@ -166,6 +170,10 @@ class Exchange(ABC):
 class _Shared(Exchange):
     """Algorithm 1: a party has the labels, and theta_0 as a function of its own embedding."""
 
+    def told_of(self, rows: Tensor, t0: int) -> Callable[[Tensor], Tensor] | None:
+        """theta_0 of training rows as a function of h_m, by what was last told of them, if that is kept."""
+        return self.recalled(rows, t0) if self.knows else None
+
     def slope(self, message: Message, own: Callable[[], Tensor]) -> Slope:
         """Through theta_0."""
         if self.labels is None:
@@ -184,6 +192,11 @@ class _Shared(Exchange):
     @abstractmethod
     def unpacked(self, message: Message, own: Callable[[], Tensor]) -> Callable[[Tensor], Tensor]:
         """theta_0 as a function of h_m, everything else as the others decode it, too."""
+
+    @property
+    def knows(self) -> bool:
+        """Whether `recalled` can tell of rows that were sent."""
+        return False
 
     def recalled(self, rows: Tensor, t0: int) -> Callable[[Tensor], Tensor]:
         """The same for other rows, from what was last told of them."""
@@ -234,6 +247,11 @@ class Relayed(_Shared):
         for j in others:
             phi[j - 1] = self._decoded(self.codecs.embeddings[j], packets[j], t0, self._shape(j, t0))
         return held(self.model, phi, self.m - 1)
+
+    @property
+    def knows(self) -> bool:
+        """Of embeddings."""
+        return self.plan.cached and all(self.codecs.embeddings[m].knows for m in self._parties if m != self.m)
 
     def recalled(self, rows: Tensor, t0: int) -> Callable[[Tensor], Tensor]:
         """From the others' embeddings of these rows when they were last sent."""
@@ -290,6 +308,11 @@ class Folded(_Shared):
         self.codecs.models[self.m].decode_into(self._pieces(self.m), message.model, t0)
         others = self._decoded(self.codecs.replies[self.m], message.partial, t0, shape)
         return self._foldable.unfold(others, self.plan.columns(self.m))
+
+    @property
+    def knows(self) -> bool:
+        """Of sums."""
+        return self.plan.cached and self.codecs.replies[self.m].knows
 
     def recalled(self, rows: Tensor, t0: int) -> Callable[[Tensor], Tensor]:
         """From the sums over the others of these rows when they were last sent."""

@@ -115,8 +115,12 @@ class Plan:
         """
         if q == 0 or not self.cached:
             return self.batch(t0)
-        sent = min(self.rows, (t0 + 1) * self.batch_size)
-        return _order(self.seed, 0, self.rows)[_places(self.seed, t0, q, sent, self.batch_size)].long()
+        sent = self.sent(t0)
+        return sent[_places(self.seed, t0, q, len(sent), self.batch_size)].long()
+
+    def sent(self, t0: int) -> Tensor:
+        """Rows that were in a batch by round t0, in the order in which they first were."""
+        return _order(self.seed, 0, self.rows)[: (t0 + 1) * self.batch_size]
 
     def uniform(self, t0: int, m: int) -> Tensor:
         """A number uniform over [0, 1) for every row of round t0's batch, which belong to role m."""

@@ -7,6 +7,7 @@ and a cell that cannot be merged is None.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from cvfl.protocol import Loss
 from cvfl.runs.beside import Finite, read_beside, write_beside
@@ -146,6 +147,8 @@ class Columns(Section):
 
     party: str
     metric: str
+    rows: Literal["test", "training"] = "test"
+    """Of which rows; a quantity of training rows is in deviations of the label."""
     together: Finite
     each: tuple[OneColumn, ...]
 
@@ -180,6 +183,13 @@ class Analysis(Section):
 def write_analysis(analysis: Analysis, folder: Path) -> None:
     """Write analysis.json into a folder."""
     write_beside(analysis, folder / NAME, indent=1)
+
+
+def write_columns(columns: Columns, folder: Path) -> Path:
+    """Write PARTY.columns.json into a folder: what a party's own columns bring, as it knows it itself."""
+    path = folder / f"{columns.party}.columns.json"
+    write_beside(columns, path, indent=1)
+    return path
 
 
 def read_analysis(folder: Path) -> Analysis | None:
