@@ -86,7 +86,10 @@ def _lines(name: str, file: Path, seed: int, wanted: Iterable[str], changes: lis
         began = time.perf_counter()
         line = {"federation": name, "seed": seed, "run": run, "metric": metric}
         if run == "references":
-            yield line | {"models": [*_references(loaded.data, seed)]}
+            # F1 needs validation rows for a threshold; the other metrics are of models that had them, too.
+            decided = [one for one in _references(loaded.data, seed) if one["party"] is None and "f1" in one]
+            models = [*_references(_all_but_test(loaded.data), seed)]
+            yield line | {"models": models, "f1": {one["model"]: one["f1"] for one in decided}}
             continue
         config = load_config(file, [*seeds, *changes, *(NONE if run == "none" else [])])
         summary = train(config, loaded).summary
@@ -94,13 +97,13 @@ def _lines(name: str, file: Path, seed: int, wanted: Iterable[str], changes: lis
             "test": summary["metrics"]["test"],
             "rounds": summary["rounds"],
             "kept": summary.get("kept"),
-            "bytes": summary["bytes"]["total"],
+            "bytes": {purpose: count for purpose, count in summary["bytes"].items() if purpose != "by_party"},
             "seconds": time.perf_counter() - began,
         }
 
 
 def _references(data: VerticalData, seed: int) -> Iterator[dict[str, Any]]:
-    for one in fit_references(_all_but_test(data), seed):
+    for one in fit_references(data, seed):
         yield dict[str, Any](one.metrics.test) | {"party": one.party, "model": one.model, "seconds": one.seconds}
 
 
@@ -128,7 +131,7 @@ def _said(line: dict[str, Any]) -> str:
         alone = best(one[metric] for one in line["models"] if one["party"] is not None)
         return f"{head}: {metric} joined {joined}, best party {alone:.4f}"
     return (
-        f"{head}: {metric} {line['test'][metric]:.4f}, rounds {line['rounds']}, {line['bytes'] / 1e6:.2f} MB, "
+        f"{head}: {metric} {line['test'][metric]:.4f}, rounds {line['rounds']}, {line['bytes']['total'] / 1e6:.2f} MB, "
         f"{line['seconds']:.0f} s"
     )
 

@@ -22,11 +22,13 @@ from cvfl.protocol.learning.losses import Loss
 from cvfl.types import Section
 
 optimize, special = lazy("scipy.optimize"), lazy("scipy.special")
-isotonic, metrics = lazy("sklearn.isotonic"), lazy("sklearn.metrics")
+isotonic = lazy("sklearn.isotonic")
 
 Floats = NDArray[np.float64]
 Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 HALF = 0.5
+_FEW = 30
+"""Rows of the rarer class whose labels count as much as probabilities do when a threshold is chosen."""
 _TEMPERATURES = (math.log(0.05), math.log(20.0))
 """Between what a temperature is looked for."""
 
@@ -69,22 +71,28 @@ class Decision(Section):
         return Decided("temperature", temperature=_temperature(loss, outputs, labels))
 
     def _best(self, p: Floats, y: NDArray[Any]) -> float:
-        """The threshold halfway between the last row that is to be positive and the next one."""
-        fpr, tpr, scores = metrics.roc_curve(y, p, drop_intermediate=False)
-        positives, negatives = float((y > 0).sum()), float((y <= 0).sum())
-        tp, fp = tpr * positives, fpr * negatives
+        """The threshold halfway between the last row that is to be positive and the next one.
+
+        Labels of few rows are noise to a choice as fine as that: what the probabilities say counts beside them, as much
+        as `_FEW` rows of the rarer class would.
+        """
+        order = np.argsort(-p, kind="stable")
+        scores, labels = np.append(1.0, p[order]), (y[order] > 0).astype(np.float64)
+        weight = _FEW / min(labels.sum(), (1 - labels).sum())
+        likely = (labels + weight * scores[1:]) / (1 + weight)
+        tp, fp = np.append(0.0, likely.cumsum()), np.append(0.0, (1 - likely).cumsum())
+        positives, negatives = tp[-1], fp[-1]
         match self.threshold:
             case "youden":
-                gain = tpr - fpr
+                gain = tp / positives - fp / negatives
             case "cost":
                 assert self.cost is not None
                 gain = -self.cost[0] * fp - self.cost[1] * (positives - tp)
             case _:
                 gain = 2 * tp / (tp + fp + positives)
-        best = int(np.argmax(gain))
-        above = min(float(scores[best]), 1.0)
-        below = float(scores[best + 1]) if best + 1 < len(scores) else 0.0
-        return (above + below) / 2
+        following = np.append(scores[1:], 0.0)
+        best = int(np.argmax(np.where(scores > following, gain, -np.inf)))  # rows that are alike are decided alike
+        return float(scores[best] + following[best]) / 2
 
 
 @dataclass(frozen=True)
