@@ -21,6 +21,7 @@ from cvfl.cli.plan import plan
 from cvfl.cli.predict import predict
 from cvfl.cli.reproduce import report, reproduce
 from cvfl.cli.roles import party, server
+from cvfl.cli.serve import serve
 from cvfl.cli.terms import terms
 from cvfl.cli.theory import theory
 from cvfl.cli.train import train
@@ -51,7 +52,7 @@ def cvfl(
 
 
 _ROLES = (terms, server, party, certs, nvflare_job, nvflare_site)
-for _command in (demo, init, plan, tune, train, predict, align, *_ROLES, reproduce, report, audit, theory):
+for _command in (demo, init, plan, tune, train, predict, serve, align, *_ROLES, reproduce, report, audit, theory):
     app.command()(_command)
 app.add_typer(data, name="data")
 app.add_typer(model, name="model")
