@@ -60,8 +60,8 @@ def serve(
 ) -> None:
     """Answer requests for scores over HTTP, at the party that had the label.
 
-    The server runs `cvfl server CONFIG --serve`, every other party `cvfl party CONFIG --name NAME --serve`. A new bundle
-    in a role's folder, or a changed table, is taken up without a pause. SIGTERM lets requests under way finish.
+    The server runs `cvfl server CONFIG --serve`, every other party `cvfl party CONFIG --name NAME --serve`. A new
+    bundle in a role's folder, or a changed table, is taken up without a pause. SIGTERM lets requests under way finish.
 
     Example: cvfl serve federation.toml --name bank --model models/bank --http 127.0.0.1:8080
     """

@@ -11,8 +11,8 @@ its way is lost, the server hears `leave(m)`, and the party connects again and b
 says for whom a connection vouches (`name`), and calls `work()` whenever what there was to send is on its way. An end
 that raises `CvflError` stops: the party tells the server with `refusal(error)`, the server tells all. One thread at
 a time drives an end. A role has no clock: how long it waits, and for whom, is for a transport to say, by `missing` and
-`awaited`; runtime/watch.py keeps the time. A party that is asked from outside, as where rows are served, takes its `Turn`
-to drive its end; a transport that has one says so. docs/adding-a-transport.md adds a transport in sixty lines.
+`awaited`; runtime/watch.py keeps the time. Who asks a party from outside, as where rows are served, drives its end in
+its `Turn`, where a transport has one. docs/adding-a-transport.md adds a transport in sixty lines.
 """
 
 from __future__ import annotations

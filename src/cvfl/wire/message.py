@@ -148,6 +148,13 @@ _KINDS: dict[type[Message], int] = {
 }
 
 
+_OF_PARTIES: dict[int, type[Embedding | Evaluation | Prediction]] = {
+    EMBEDDING: Embedding,
+    EVALUATION: Evaluation,
+    PREDICTION: Prediction,
+}
+
+
 class _Parts(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     train: dict[str, float]
@@ -203,10 +210,8 @@ def message_of(frame: Frame) -> Message:
     if (kind in FROM_SERVER) != (sender == SERVER) and kind not in (PREDICTION, SERVING):
         raise DecodeError(f"a message of kind {kind} does not come from role {sender}")
     match kind:
-        case 1:
-            return Embedding(t0, sender, body)
-        case 4 | 14:
-            return Evaluation(t0, sender, body) if kind == EVALUATION else Prediction(t0, sender, body)
+        case 1 | 4 | 14:
+            return _OF_PARTIES[kind](t0, sender, body)
         case 2:
             entries = _unlisted(body)
             matrices = sum(m == SERVER for m, _ in entries)

@@ -4,7 +4,7 @@
        Ask(t0, m, run)       ──────────▶     Ask(t0)       ──────────▶                      pseudonyms of rows
        Found(t0, m)          ──────────▶                   ◀──────────   Found(t0, m)       which are known, their h_m
                              ◀──────────     Answer(t0)                                     which are known, scores
-       Runs(m)               ──────────▶                   ◀──────────   Runs(m)            the runs whose models are here
+       Runs(m)               ──────────▶                   ◀──────────   Runs(m)            runs whose models are here
                              ◀──────────     Runs                                           those that all have
                              ◀──────────     Away                                           who is missing
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +80,7 @@ class Answer:
 class Runs:
     """The runs whose models role m has, the oldest first; from the server those that all roles have."""
 
+    t0: ClassVar[int] = 0
     m: int
     runs: tuple[str, ...]
 
@@ -87,6 +89,7 @@ class Runs:
 class Away:
     """From the server: these parties are missing, so nothing can be asked; none, if the session is about to begin."""
 
+    t0: ClassVar[int] = 0
     parties: tuple[int, ...]
 
 

@@ -35,6 +35,7 @@ from cvfl.serving.predict import Predictor
 from serving import tables
 
 MEMORY = 1 << 20
+LIMITS = Limits()
 
 
 class Answer(NamedTuple):
@@ -77,7 +78,7 @@ class Serving:
     """All roles as threads; the door's party is the bank."""
 
     def __init__(
-        self, folder: Path, given: Trained, limits: Limits = Limits(), keys: Path | None = None, memory: int = MEMORY
+        self, folder: Path, given: Trained, limits: Limits = LIMITS, keys: Path | None = None, memory: int = MEMORY
     ):
         self.folder, self.stack = folder, ExitStack()
         address = f"127.0.0.1:{free_port()}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cvfl.runs.bundle import PartyBundle, ServerBundle
-from cvfl.serving.online.batching import Reply, Trouble
+from cvfl.serving.online.batching import Reply, DoorError
 from cvfl.serving.online.door import Id
 
 PLATFORM = "cvfl"
@@ -87,16 +87,16 @@ def metadata(model: str, run: str | None) -> dict[str, Any]:
 def read_inference(body: Any) -> tuple[Any, str | None]:
     """The list of ids and the name of a request of the Open Inference Protocol."""
     if not isinstance(body, dict):
-        raise Trouble(422, "bad_request", "the request must be an object")
+        raise DoorError(422, "bad_request", "the request must be an object")
     name, inputs = body.get("id"), body.get("inputs")
     if not isinstance(name, str | None) or not isinstance(inputs, list) or len(inputs) != 1:
-        raise Trouble(422, "bad_request", "a request has `inputs` with one tensor, and perhaps a text `id`")
+        raise DoorError(422, "bad_request", "a request has `inputs` with one tensor, and perhaps a text `id`")
     (tensor,) = inputs
     if not isinstance(tensor, dict) or (tensor.get("name"), tensor.get("datatype")) != ("ids", "BYTES"):
-        raise Trouble(422, "bad_request", "the one input is `ids`, of datatype BYTES")
+        raise DoorError(422, "bad_request", "the one input is `ids`, of datatype BYTES")
     data = tensor.get("data")
     if tensor.get("shape") not in ([len(data)], [len(data), 1]) if isinstance(data, list) else True:
-        raise Trouble(422, "bad_request", "`ids` has a shape [n] and a list `data` of n texts")
+        raise DoorError(422, "bad_request", "`ids` has a shape [n] and a list `data` of n texts")
     return data, name
 
 
@@ -104,7 +104,7 @@ def _some(reply: Reply, names: Sequence[str]) -> None:
     """A request of which no id is known is an error of its own."""
     if all(row < 0 for row in reply.rows):
         why = sorted({_why(who, names) for who in reply.unknown})
-        raise Trouble(404, "unknown_ids", f"no id has a score: {'; '.join(why)}")
+        raise DoorError(404, "unknown_ids", f"no id has a score: {'; '.join(why)}")
 
 
 def _why(unknown: tuple[int, ...], names: Sequence[str]) -> str:

@@ -23,7 +23,7 @@ from starlette.exceptions import HTTPException
 from cvfl import __version__
 from cvfl.serving.online import described
 from cvfl.serving.online.answers import Meaning, inference_answer, metadata, plain_answer, read_inference
-from cvfl.serving.online.batching import Reply, Trouble
+from cvfl.serving.online.batching import Reply, DoorError
 from cvfl.serving.online.desk import Desk
 from cvfl.serving.online.door import Id, Keys, Limits, Rate, read_ids
 from cvfl.serving.online.metrics import FORM, Metrics
@@ -41,10 +41,10 @@ class Door:
         self.stopping = False
 
     @property
-    def trouble(self) -> Trouble | None:
+    def trouble(self) -> DoorError | None:
         """Why requests are not answered now."""
         if self.stopping:
-            return Trouble(503, "stopping", "this door is about to close")
+            return DoorError(503, "stopping", "this door is about to close")
         return self.desk.trouble
 
     async def predict(self, request: Request) -> Response:
@@ -52,7 +52,7 @@ class Door:
 
         def ids_of(body: Any) -> tuple[list[Id], Answered]:
             if not isinstance(body, dict) or body.keys() != {"ids"}:
-                raise Trouble(422, "bad_request", 'the request must be {"ids": [...]}')
+                raise DoorError(422, "bad_request", 'the request must be {"ids": [...]}')
             return self._ids(body["ids"]), lambda ids, reply: plain_answer(ids, reply, *self._means(reply))
 
         return await self._answer(request, ids_of)
@@ -70,7 +70,7 @@ class Door:
     def check_model(self, name: str) -> None:
         """Refuse a model that is not served here."""
         if name != self.name:
-            raise Trouble(404, "unknown_model", f"the model that is served here is {self.name}")
+            raise DoorError(404, "unknown_model", f"the model that is served here is {self.name}")
 
     def let_in(self, request: Request) -> str:
         """Who asks; refused without a key, where one is needed."""
@@ -93,7 +93,7 @@ class Door:
             count = len(ids)
             reply = await self._reply(ids)
             status, code, content = 200, "ok", answered(ids, reply)
-        except Trouble as trouble:
+        except DoorError as trouble:
             status, code, content = trouble.status, trouble.code, problem(trouble)
         self.metrics.answered(status, code, time.perf_counter() - began, count)
         return written(content, status)
@@ -104,35 +104,38 @@ class Door:
         async for part in request.stream():
             size += len(part)
             if size > self.limits.bytes:
-                raise Trouble(413, "too_large", f"a request of more than {self.limits.bytes:,} bytes")
+                raise DoorError(413, "too_large", f"a request of more than {self.limits.bytes:,} bytes")
             parts.append(part)
         try:
             return json.loads(b"".join(parts))
         except (ValueError, RecursionError):
-            raise Trouble(400, "bad_json", "the request is not JSON") from None
+            raise DoorError(400, "bad_json", "the request is not JSON") from None
 
     async def _reply(self, ids: list[Id]) -> Reply:
         if (trouble := self.trouble) is not None:
             raise trouble
         loop = asyncio.get_running_loop()
-        waiting: asyncio.Future[Reply | Trouble] = loop.create_future()
+        waiting: asyncio.Future[Reply | DoorError] = loop.create_future()
 
-        def settle(reply: Reply | Trouble) -> None:
+        def settle(reply: Reply | DoorError) -> None:
             if not waiting.done():
                 waiting.set_result(reply)
 
+        def told(reply: Reply | DoorError) -> None:
+            loop.call_soon_threadsafe(settle, reply)
+
         seconds = self.limits.timeout
-        self.desk.submit(ids, seconds, lambda reply: loop.call_soon_threadsafe(settle, reply))
+        self.desk.submit(ids, seconds, told)
         try:
             reply = await asyncio.wait_for(waiting, seconds)
         except TimeoutError:
-            raise Trouble(504, "timeout", f"no answer within {seconds:g} s; a party may be slow, or cut off") from None
-        if isinstance(reply, Trouble):
+            raise DoorError(504, "timeout", f"no answer within {seconds:g} s; a party may be slow, or cut off") from None
+        if isinstance(reply, DoorError):
             raise reply
         return reply
 
 
-def problem(trouble: Trouble) -> dict[str, Any]:
+def problem(trouble: DoorError) -> dict[str, Any]:
     """An error as it is sent."""
     return {"error": {"code": trouble.code, "message": trouble.message}}
 
@@ -154,14 +157,14 @@ def make_app(door: Door) -> FastAPI:
     async def no_such_page(request: Request, error: HTTPException) -> Response:
         codes = {404: "not_found", 405: "wrong_method"}
         return written(
-            problem(Trouble(error.status_code, codes.get(error.status_code, "error"), str(error.detail))),
+            problem(DoorError(error.status_code, codes.get(error.status_code, "error"), str(error.detail))),
             error.status_code,
         )
 
     def guarded(answer: Callable[[], Any]) -> Response:
         try:
             return written(answer())
-        except Trouble as trouble:
+        except DoorError as trouble:
             return written(problem(trouble), trouble.status)
 
     @app.post("/predict", **described.PREDICT)
@@ -197,7 +200,7 @@ def make_app(door: Door) -> FastAPI:
     async def metrics(request: Request) -> Response:
         try:
             door.let_in(request)
-        except Trouble as trouble:
+        except DoorError as trouble:
             return written(problem(trouble), trouble.status)
         return Response(door.metrics.text(), media_type=FORM)
 

@@ -29,7 +29,7 @@ WAITING = 1 << 17
 """Rows that may wait."""
 
 
-class Trouble(Exception):
+class DoorError(Exception):
     """Why a request has no answer: a status of HTTP, a fixed code, a line."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
@@ -47,7 +47,7 @@ class Reply(NamedTuple):
     """By id: the roles that do not know it, 0 for the server, which has no score then."""
 
 
-OnReply = Callable[[Reply | Trouble], None]
+OnReply = Callable[[Reply | DoorError], None]
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Request:
         return time.monotonic() > self.deadline
 
 
-Ask = Callable[[Sequence[str], Callable[[int], None]], Trouble | None]
+Ask = Callable[[Sequence[str], Callable[[int], None]], DoorError | None]
 """Sends ids in a message, and says its number before an answer can come; or what is wrong."""
 
 
@@ -97,7 +97,7 @@ class Batching:
         """Take a request; its reply comes in another thread."""
         with self._changed:
             if sum(len(one.texts) for one in self._waiting) + len(request.texts) > WAITING:
-                raise Trouble(503, "overloaded", "too many ids wait for an answer already; ask again later")
+                raise DoorError(503, "overloaded", "too many ids wait for an answer already; ask again later")
             self._waiting.append(request)
             self._changed.notify_all()
 
@@ -113,7 +113,7 @@ class Batching:
             rows = [at[place] for place in request.places]
             request.on_reply(Reply(run, rows, scored.numbers, [unknown[place] for place in request.places]))
 
-    def lost(self, trouble: Trouble) -> None:
+    def lost(self, trouble: DoorError) -> None:
         """The session is over: nobody under way or waiting gets an answer."""
         with self._changed:
             lost = [*(request for requests in self._under_way.values() for request in requests), *self._waiting]

@@ -11,7 +11,7 @@ from typing import Any
 
 from cvfl.runs.bundle import PartyBundle
 from cvfl.runtime.carrier import Turn
-from cvfl.serving.online.batching import Batching, OnReply, Request, Trouble
+from cvfl.serving.online.batching import Batching, OnReply, Request, DoorError
 from cvfl.serving.online.machines import DoorParty
 from cvfl.serving.online.pseudonyms import Pseudonyms, spelled
 from cvfl.serving.online.scoring import Scored
@@ -58,16 +58,16 @@ class Desk:
         return store.model.bundle
 
     @property
-    def trouble(self) -> Trouble | None:
+    def trouble(self) -> DoorError | None:
         """Why nothing can be asked now."""
         if not self.connected:
-            return Trouble(503, "server_away", "the server of the federation is away; it is tried again all the time")
+            return DoorError(503, "server_away", "the server of the federation is away; it is tried again all the time")
         if self.away:
-            return Trouble(503, "party_away", f"{' and '.join(self.away)} {'are' if len(self.away) > 1 else 'is'} away")
+            return DoorError(503, "party_away", f"{' and '.join(self.away)} {'are' if len(self.away) > 1 else 'is'} away")
         if self._door is None:
-            return Trouble(503, "starting", "all roles are here and agree on a session; ask again in a moment")
+            return DoorError(503, "starting", "all roles are here and agree on a session; ask again in a moment")
         if self._door.run is None:
-            return Trouble(
+            return DoorError(
                 503, "no_common_model", "there is no run whose models all roles have; bring bundles of one run"
             )
         return None
@@ -80,19 +80,19 @@ class Desk:
         texts = [spelled(parts, table.id_type if table else "text") for parts in ids]
         self.batching.submit(Request(texts, on_reply, time.monotonic() + seconds))
 
-    def _ask(self, texts: Sequence[str], said: Any) -> Trouble | None:
+    def _ask(self, texts: Sequence[str], said: Any) -> DoorError | None:
         """In the thread of the batches: say it on the connection, if there is one."""
-        trouble: list[Trouble] = []
+        trouble: list[DoorError] = []
 
         def frames() -> Any:
             stands = self.trouble
             if stands is not None or self._door is None or self._names is None:
-                trouble.append(stands or Trouble(503, "starting", "a session is about to begin"))
+                trouble.append(stands or DoorError(503, "starting", "a session is about to begin"))
                 return iter(())
             if self._door.exhausted:
                 self.turn.hang_up()
                 trouble.append(
-                    Trouble(503, "starting", "a session is about to begin, since this one has no numbers left")
+                    DoorError(503, "starting", "a session is about to begin, since this one has no numbers left")
                 )
                 return iter(())
             number, messages = self._door.ask(self._names.joined(texts))
@@ -100,7 +100,7 @@ class Desk:
             return self.role.tell(messages)
 
         if not self.turn.say(frames):
-            return self.trouble or Trouble(503, "server_away", "the connection to the server is gone")
+            return self.trouble or DoorError(503, "server_away", "the connection to the server is gone")
         return trouble[0] if trouble else None
 
     # What follows is called in the thread that drives the party.
@@ -120,7 +120,7 @@ class Desk:
     def left(self, away: Sequence[str]) -> None:
         """A session is over; some parties may be away."""
         self._door, self.away = None, tuple(away)
-        self.batching.lost(self.trouble or Trouble(503, "starting", "a session is about to begin"))
+        self.batching.lost(self.trouble or DoorError(503, "starting", "a session is about to begin"))
 
     def heard(self) -> None:
         """The server said something."""

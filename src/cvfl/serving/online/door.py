@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cvfl.errors import ConfigError
-from cvfl.serving.online.batching import ROWS, Trouble
+from cvfl.serving.online.batching import ROWS, DoorError
 
 _SHORTEST_KEY = 16
 _BYTES_AN_ID = 1024
@@ -60,11 +60,11 @@ class Keys:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         given = given if scheme.lower() == "bearer" else headers.get("x-api-key", "")
         if not given:
-            raise Trouble(401, "no_key", "a key is needed: send Authorization: Bearer KEY, or X-API-Key: KEY")
+            raise DoorError(401, "no_key", "a key is needed: send Authorization: Bearer KEY, or X-API-Key: KEY")
         digest = _digest(given.strip())
         found = [name for known, name in self._names.items() if hmac.compare_digest(known, digest)]
         if not found:
-            raise Trouble(401, "wrong_key", "the key is not known here")
+            raise DoorError(401, "wrong_key", "the key is not known here")
         return found[0]
 
 
@@ -117,7 +117,7 @@ class Rate:
         left = min(most, left + self._rate * (now - then))
         self._left[who] = (left - 1 if left >= 1 else left, now)
         if left < 1:
-            raise Trouble(
+            raise DoorError(
                 429, "too_many_requests", f"more than {self._rate:g} requests a second; ask again in a moment"
             )
 
@@ -125,21 +125,21 @@ class Rate:
 def read_ids(values: Any, limits: Limits, columns: int) -> list[Id]:
     """The ids that a request has: texts, whole numbers, or of ids of several columns lists of these."""
     if not isinstance(values, list):
-        raise Trouble(422, "bad_ids", "ids must be a list")
+        raise DoorError(422, "bad_ids", "ids must be a list")
     if not values:
-        raise Trouble(422, "no_ids", "the list of ids is empty")
+        raise DoorError(422, "no_ids", "the list of ids is empty")
     if len(values) > limits.ids:
-        raise Trouble(413, "too_many_ids", f"{len(values):,} ids, more than the {limits.ids:,} that a request may have")
+        raise DoorError(413, "too_many_ids", f"{len(values):,} ids, more than the {limits.ids:,} that a request may have")
     return [_read_id(value, columns) for value in values]
 
 
 def _read_id(value: Any, columns: int) -> Id:
     parts = value if columns > 1 and isinstance(value, list) else [value]
     if len(parts) != columns:
-        raise Trouble(422, "bad_ids", f"an id has {columns} columns here: write each as a list of {columns} texts")
+        raise DoorError(422, "bad_ids", f"an id has {columns} columns here: write each as a list of {columns} texts")
     for part in parts:
         if isinstance(part, bool) or not isinstance(part, str | int):
-            raise Trouble(422, "bad_ids", "an id is a text or a whole number")
+            raise DoorError(422, "bad_ids", "an id is a text or a whole number")
         if not 0 < len(str(part)) <= _BYTES_AN_ID // 4:
-            raise Trouble(422, "bad_ids", f"an id has 1 to {_BYTES_AN_ID // 4} characters")
+            raise DoorError(422, "bad_ids", f"an id has 1 to {_BYTES_AN_ID // 4} characters")
     return tuple(map(str, parts))

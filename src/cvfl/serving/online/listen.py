@@ -61,7 +61,9 @@ def listener(
         ssl_cert_reqs=ssl.CERT_REQUIRED if authority else ssl.CERT_NONE,
     )
     host = host.strip("[]") or "127.0.0.1"
-    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    # With its protocol named, asyncio has small answers sent at once.
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, int(port)))

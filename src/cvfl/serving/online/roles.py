@@ -1,7 +1,7 @@
 """The roles of serving: what each brings to the handshake of a federation, which is that of training.
 
-Rows are not aligned: the secret by which the first party would have them ordered becomes the key of pseudonyms. One more
-term, `serve`, keeps roles that train or predict out. Which run is served is settled later, and may change.
+Rows are not aligned: the secret by which the first party would have them ordered becomes the key of pseudonyms. One
+more term, `serve`, keeps roles that train or predict out. Which run is served is settled later, and may change.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a role serves, as it is on disk now: models of its folder, rows of its table; looked at again and again.
 
 A new bundle is loaded beside the old one, and a changed table takes the place of the old one when all of it is read and
-embedded. What cannot be read, such as a bundle that is half written, is said once and tried again; what was there stays.
+embedded. What cannot be read, such as a bundle that is half written, is said once and tried again.
 """
 
 from __future__ import annotations
