@@ -195,8 +195,8 @@ def _free() -> int:
 def frames() -> tuple[bytes, bytes, bytes]:
     """What is asked, what a party says, and the answer, in the bytes that serving has."""
     ask = encode(Ask(1000, 1, "0" * 16, bytes(16)))
-    found = encode(Found(1000, 1, 1, b"\1", bytes(10 + WIDTH)))
-    return ask, found, encode(Answer(1000, 1, 2, (b"\1",) * (len(PARTIES) + 1), bytes(18)))
+    found = encode(Found(1000, 1, 1, b"\1", bytes(11)))
+    return ask, found, encode(Answer(1000, 1, 2, (b"\1",) * (len(PARTIES) + 1), bytes(16)))
 
 
 @contextmanager

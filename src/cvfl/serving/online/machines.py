@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cvfl.compress import Masked
-from cvfl.errors import CompressError, DecodeError, RemoteProtocolError
+from cvfl.errors import CompressError, RemoteProtocolError
 from cvfl.privacy.keys import PairSecrets
 from cvfl.privacy.masks import Masks
 from cvfl.privacy.sealing import Sealing
@@ -56,7 +56,7 @@ class ServingServer(_Serving):
         self.t0 = progress
         """Answers and sessions so far: it never gets less."""
         self._door, self._scoring = door, scoring
-        self._gathering, self._codec = Gathering(course), course.scores_codec()
+        self._gathering = Gathering(course)
         self._runs: dict[int, tuple[str, ...]] = {}
         self._told: tuple[str, ...] | None = None
         self._number = -1
@@ -127,9 +127,8 @@ class ServingServer(_Serving):
 
     def _answer(self, number: int, scored: Scored, scoring: Scoring) -> tuple[int, Message]:
         self.t0 += 1
-        packet = self._codec.encode(scored.numbers, number) if len(scored.numbers) else b""
-        known = tuple(map(bits_of, scored.known))
-        return self._door, Answer(number, len(scored.known[0]), scoring.columns, known, packet)
+        scores, known = scored.numbers.numpy().astype("<f8").tobytes(), tuple(map(bits_of, scored.known))
+        return self._door, Answer(number, len(scored.known[0]), scoring.columns, known, scores)
 
 
 class ServingParty(_Serving):
@@ -205,7 +204,7 @@ class DoorParty(ServingParty):
         self.common: tuple[str, ...] = ()
         """The runs that all roles have."""
         self._scoring, self._on_answer = scoring, on_answer
-        self._gathering, self._scores = Gathering(course), course.scores_codec()
+        self._gathering = Gathering(course)
         self._open: dict[int, tuple[str, int]] = {}
 
     @property
@@ -261,15 +260,13 @@ class DoorParty(ServingParty):
         if answer.count != count or len(answer.known) != len(self.course.names) + 1:
             self._refuse(f"an answer of {answer.count} rows and {len(answer.known)} roles")
         known = tuple(read_bits(bits, count) for bits in answer.known)
-        rows = int(np.logical_and.reduce(known).sum())
-        try:
-            shape = rows, answer.columns
-            numbers = (
-                self._scores.decode(answer.packet, answer.t0, shape, torch.float64) if rows else torch.empty(shape)
-            )
-        except DecodeError as error:
-            raise RemoteProtocolError(str(error)) from error
-        self._on_answer(answer.t0, run, Scored(known, numbers))
+        shape = int(np.logical_and.reduce(known).sum()), answer.columns
+        if len(answer.scores) != 8 * shape[0] * shape[1]:
+            self._refuse(f"{len(answer.scores)} bytes of scores for {shape[0]} rows of {shape[1]} numbers")
+        numbers = np.frombuffer(answer.scores, dtype="<f8").astype(np.float64).reshape(shape)
+        if not np.isfinite(numbers).all():
+            self._refuse("a score that is not finite")
+        self._on_answer(answer.t0, run, Scored(known, torch.from_numpy(numbers)))
 
 
 def _among_zeros(known: np.ndarray[tuple[int], np.dtype[np.bool_]], h: Tensor) -> Tensor:

@@ -74,6 +74,7 @@ class Store:
         self.model, self.rows, bundle = model, rows, model.bundle
         ahead = min(rows.table.rows, memory // (bundle.width * bundle.dtype.itemsize))
         self._h = embedded(bundle, model.module, model.preparation, rows.table, np.arange(ahead), on_step)
+        self._all_fine = bool(_fine(self._h).all())
         self.on_demand = 0
         """Rows that were computed when they were asked for."""
 
@@ -86,8 +87,11 @@ class Store:
         """Which rows are known, and the embeddings of those."""
         places = self.rows.places(pseudonyms)
         known = places >= 0
-        h = self._of(places[known])
-        fine = h.isfinite().all(1) & (h.abs().amax(1) <= LIMIT[h.dtype]) if len(h) else torch.ones(0, dtype=torch.bool)
+        here = places if known.all() else places[known]
+        h = self._of(here)
+        if self._all_fine and (not len(here) or int(here.max()) < self.ahead):
+            return known, h
+        fine = _fine(h)
         if not bool(fine.all()):  # rows that no model can compute with are as good as unknown
             known[known] = fine.numpy()
             h = h[fine]
@@ -123,3 +127,8 @@ class Store:
             return at_rest(self.model.module, x)
         except DataError:  # the file was changed under our hands, or the row has what training never saw
             return otherwise
+
+
+def _fine(h: Tensor) -> Tensor:
+    """Which rows are numbers that can be sent."""
+    return (h.isfinite() & (h.abs() <= LIMIT[h.dtype])).all(1)
