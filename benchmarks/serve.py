@@ -160,7 +160,9 @@ def _roles(folder: Path, config: Path) -> Iterator[int]:
     commands += [["serve", str(config), "--name", PARTIES[0], "--http", f"127.0.0.1:{port}", *run]]
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "cwd": folder}
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    children = [subprocess.Popen([sys.executable, "-m", "cvfl.cli", *one], env=environment, **quiet) for one in commands]
+    children = [
+        subprocess.Popen([sys.executable, "-m", "cvfl.cli", *one], env=environment, **quiet) for one in commands
+    ]
     try:
         _until_ready(port)
         yield port

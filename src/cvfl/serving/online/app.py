@@ -129,7 +129,9 @@ class Door:
         try:
             reply = await asyncio.wait_for(waiting, seconds)
         except TimeoutError:
-            raise DoorError(504, "timeout", f"no answer within {seconds:g} s; a party may be slow, or cut off") from None
+            raise DoorError(
+                504, "timeout", f"no answer within {seconds:g} s; a party may be slow, or cut off"
+            ) from None
         if isinstance(reply, DoorError):
             raise reply
         return reply

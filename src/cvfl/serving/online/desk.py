@@ -63,7 +63,9 @@ class Desk:
         if not self.connected:
             return DoorError(503, "server_away", "the server of the federation is away; it is tried again all the time")
         if self.away:
-            return DoorError(503, "party_away", f"{' and '.join(self.away)} {'are' if len(self.away) > 1 else 'is'} away")
+            return DoorError(
+                503, "party_away", f"{' and '.join(self.away)} {'are' if len(self.away) > 1 else 'is'} away"
+            )
         if self._door is None:
             return DoorError(503, "starting", "all roles are here and agree on a session; ask again in a moment")
         if self._door.run is None:

@@ -129,7 +129,9 @@ def read_ids(values: Any, limits: Limits, columns: int) -> list[Id]:
     if not values:
         raise DoorError(422, "no_ids", "the list of ids is empty")
     if len(values) > limits.ids:
-        raise DoorError(413, "too_many_ids", f"{len(values):,} ids, more than the {limits.ids:,} that a request may have")
+        raise DoorError(
+            413, "too_many_ids", f"{len(values):,} ids, more than the {limits.ids:,} that a request may have"
+        )
     return [_read_id(value, columns) for value in values]
 
 
