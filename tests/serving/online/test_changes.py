@@ -277,7 +277,7 @@ def test_what_cannot_be_served_is_said(given, tmp_path):
     }
     config = tables.config(tables.write(plain, tmp_path), data={"alignment": "aligned", "test_share": 0.2})
     run = train(config, out=tmp_path / "run", workers=1).path
-    with pytest.raises(ConfigError, match="rows without ids cannot be asked for; serving needs data.id"):
+    with pytest.raises(ConfigError, match=r"rows without ids cannot be asked for; serving needs data\.id"):
         PartyStock(config, "bank", run, MEMORY, 600.0)
 
 
@@ -287,11 +287,11 @@ def test_who_was_told_other_terms_disturbs_nobody(given, tmp_path):
     other = server_role(tables.config(given.paths, seed=9), None, tmp_path / "other")
     assert role.terms != other.terms
     with Serving(tmp_path / "serving", given) as serving:
-        hello = serving.desk.role.hello
+        hello = serving.desk.role.hello()
         assert serving.role.terms["serve"] is True
+        serving.role.terms = {**serving.role.terms, "serve": None}
         with pytest.raises(RemoteProtocolError, match="serve differs") as raised:
-            serving.role.terms = {**serving.role.terms, "serve": None}
-            serving.role.join(hello(), "bank")
+            serving.role.join(hello, "bank")
         assert type(raised.value) is RemoteProtocolError  # a TermsError would end the server
 
 

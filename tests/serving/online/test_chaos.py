@@ -70,7 +70,7 @@ def given(tmp_path_factory):
 
 
 def test_roles_are_killed_and_every_answer_is_right_or_says_what_is_wrong(given, tmp_path):
-    chaos(given, tmp_path, seconds=8.0)
+    chaos(given, tmp_path, seconds=6.0)
 
 
 @pytest.mark.slow
@@ -79,68 +79,98 @@ def test_the_same_for_ten_minutes(given, tmp_path):
 
 
 def chaos(given: Trained, folder: Path, seconds: float) -> None:
-    seen, over, names = list[str](), threading.Event(), list(given.expected)
-    draw = random.Random(7)
-
-    def ask(seed: int) -> None:
-        pick = random.Random(seed)
-        while not over.is_set():
-            asked = pick.choices(names, k=pick.randint(1, 5))
-            try:
-                status, body = serving.call("POST", "/predict", {"ids": asked})
-            except (OSError, HTTPException):
-                seen.append("no door")  # it was killed itself
-                time.sleep(0.05)
-                continue
-            if status != 200:
-                assert body["error"]["code"] in CODES, body
-                seen.append(body["error"]["code"])
-                time.sleep(0.02)
-                continue
-            assert body["scores"] == [{"id": one} | given.expected[one] for one in asked]
-            seen.append("right")
-
-    wrong: list[BaseException] = []
-
-    def guarded(seed: int) -> None:
-        try:
-            ask(seed)
-        except BaseException as error:
-            wrong.append(error)
-
-    with Serving(folder, given) as serving:
+    with Serving(folder, given, "--timeout", "10") as serving:
         serving.start_all()
         serving.until_ready()
-        asking = [threading.Thread(target=guarded, args=(seed,)) for seed in range(3)]
-        for thread in asking:
-            thread.start()
-        end, killed = time.monotonic() + seconds, 0
-        while time.monotonic() < end:
-            time.sleep(draw.uniform(0.2, 1.0))
-            role = ("shop", "server", "bank")[killed % 3]
-            if draw.random() < 0.3:  # slow for a while, instead of gone
-                serving.children[role].send_signal(signal.SIGSTOP)
-                time.sleep(draw.uniform(0.1, 0.5))
-                serving.children[role].send_signal(signal.SIGCONT)
-                continue
-            serving.kill(role)
-            killed += 1
-            time.sleep(0.1)
-            serving.start(role)
-            if draw.random() < 0.7:
-                serving.until_ready()
+        askers = Askers(serving, given)
+        killed = kill_at_random(serving, seconds)
         serving.until_ready()
-        rights = seen.count("right")
+        rights = askers.seen.count("right")
         time.sleep(1.0)  # the service has come back by itself
-        over.set()
-        for thread in asking:
-            thread.join()
-    assert not wrong, wrong
-    assert seen.count("right") > rights
+        askers.end()
+        end_well(serving, given)
+    assert not askers.wrong, askers.wrong
+    assert askers.seen.count("right") > rights
     assert killed >= 2
-    assert len(set(seen)) > 1
+    assert len(set(askers.seen)) > 1
 
 
+class Askers:
+    """Threads that ask all the time, and look at every answer."""
+
+    def __init__(self, serving: Serving, given: Trained) -> None:
+        self._serving, self._given, self._over = serving, given, threading.Event()
+        self.seen: list[str] = []
+        self.wrong: list[BaseException] = []
+        self._threads = [threading.Thread(target=self._run, args=(random.Random(seed),)) for seed in range(3)]
+        for thread in self._threads:
+            thread.start()
+
+    def end(self) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, pick: random.Random) -> None:
+        names = list(self._given.expected)
+        try:
+            while not self._over.is_set():
+                self.seen.append(self._ask(pick.choices(names, k=pick.randint(1, 5))))
+        except BaseException as error:
+            self.wrong.append(error)
+
+    def _ask(self, asked: list[str]) -> str:
+        try:
+            status, body = self._serving.call("POST", "/predict", {"ids": asked})
+        except (OSError, HTTPException):  # it was killed itself
+            time.sleep(0.05)
+            return "no door"
+        if status == 200:
+            assert body["scores"] == [{"id": one} | self._given.expected[one] for one in asked]
+            return "right"
+        assert body["error"]["code"] in CODES, body
+        time.sleep(0.02)
+        code: str = body["error"]["code"]
+        return code
+
+
+def kill_at_random(serving: Serving, seconds: float) -> int:
+    """Kill roles, or hold them for a moment, and start them again; how many were killed."""
+    draw, end, killed = random.Random(7), time.monotonic() + seconds, 0
+    while time.monotonic() < end or killed < 2:
+        time.sleep(draw.uniform(0.2, 1.0))
+        role = ("shop", "server", "bank")[killed % 3]
+        if draw.random() < 0.3:  # slow for a while, instead of gone
+            serving.children[role].send_signal(signal.SIGSTOP)
+            time.sleep(draw.uniform(0.1, 0.5))
+            serving.children[role].send_signal(signal.SIGCONT)
+            continue
+        serving.kill(role)
+        killed += 1
+        time.sleep(0.1)
+        serving.start(role)
+        if draw.random() < 0.7:
+            serving.until_ready()
+    return killed
+
+
+def end_well(serving: Serving, given: Trained) -> None:
+    """SIGTERM: a request that is under way is answered, and then the door ends."""
+    name, found = next(iter(given.expected)), list[tuple[int, Any]]()
+    serving.children["shop"].send_signal(signal.SIGSTOP)
+    asking = threading.Thread(target=lambda: found.append(serving.call("POST", "/predict", {"ids": [name]}, 30.0)))
+    asking.start()
+    time.sleep(0.5)
+    os.kill(serving.children["bank"].pid, signal.SIGTERM)
+    time.sleep(0.3)
+    serving.children["shop"].send_signal(signal.SIGCONT)
+    asking.join()
+    assert found == [(200, {"run": found[0][1]["run"], "scores": [{"id": name} | given.expected[name]]})]
+    assert serving.children["bank"].wait(30) == 128 + signal.SIGTERM
+    assert "Traceback" not in serving.errors("bank")
+
+
+@pytest.mark.slow
 def test_the_door_over_https_lets_requests_under_way_finish(given, tmp_path):
     """With a certificate of the door, asking for one of who asks; SIGTERM waits for who is there already."""
     make_certificates(tmp_path / "web", ["127.0.0.1"], ("asker",))
@@ -152,18 +182,10 @@ def test_the_door_over_https_lets_requests_under_way_finish(given, tmp_path):
         serving.until_ready()
         stranger = ssl.create_default_context(cafile=str(tmp_path / "web" / "ca.crt"))
         with pytest.raises(OSError):  # noqa: PT011  which error it is depends on when the door hangs up
-            connection = HTTPSConnection("127.0.0.1", serving.http, timeout=5, context=stranger)
-            connection.request("GET", "/v2/health/live")
-            connection.getresponse()
-        name, found = next(iter(given.expected)), []
-        serving.children["shop"].send_signal(signal.SIGSTOP)
-        asking = threading.Thread(target=lambda: found.append(serving.call("POST", "/predict", {"ids": [name]}, 30.0)))
-        asking.start()
-        time.sleep(0.5)
-        os.kill(serving.children["bank"].pid, signal.SIGTERM)
-        time.sleep(0.3)
-        serving.children["shop"].send_signal(signal.SIGCONT)
-        asking.join()
-        assert found == [(200, {"run": found[0][1]["run"], "scores": [{"id": name} | given.expected[name]]})]
-        assert serving.children["bank"].wait(30) == 128 + signal.SIGTERM
-        assert "Traceback" not in serving.errors("bank")
+            live(HTTPSConnection("127.0.0.1", serving.http, timeout=5, context=stranger))
+        end_well(serving, given)
+
+
+def live(connection: HTTPSConnection) -> int:
+    connection.request("GET", "/v2/health/live")
+    return connection.getresponse().status

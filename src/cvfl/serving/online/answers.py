@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cvfl.runs.bundle import PartyBundle, ServerBundle
-from cvfl.serving.online.batching import Reply, DoorError
+from cvfl.serving.online.batching import DoorError, Reply
 from cvfl.serving.online.door import Id
 
 PLATFORM = "cvfl"

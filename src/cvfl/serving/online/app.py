@@ -23,7 +23,7 @@ from starlette.exceptions import HTTPException
 from cvfl import __version__
 from cvfl.serving.online import described
 from cvfl.serving.online.answers import Meaning, inference_answer, metadata, plain_answer, read_inference
-from cvfl.serving.online.batching import Reply, DoorError
+from cvfl.serving.online.batching import DoorError, Reply
 from cvfl.serving.online.desk import Desk
 from cvfl.serving.online.door import Id, Keys, Limits, Rate, read_ids
 from cvfl.serving.online.metrics import FORM, Metrics

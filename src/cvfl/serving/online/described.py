@@ -91,7 +91,7 @@ _AWAY = {503: _PROBLEMS[503]}
 
 PREDICT: dict[str, Any] = {
     "summary": "Scores by ids",
-    "description": "Ids are texts; whole numbers are taken as their text. Each is answered, in the order of the request.",
+    "description": "Ids are texts; whole numbers are taken as their text. Each is answered, in its order.",
     "openapi_extra": _asked(
         {"type": "object", "properties": {"ids": {"type": "array", "items": _ID}}, "required": ["ids"]},
         {"ids": ["4711", "4712"]},

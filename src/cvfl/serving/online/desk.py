@@ -11,7 +11,7 @@ from typing import Any
 
 from cvfl.runs.bundle import PartyBundle
 from cvfl.runtime.carrier import Turn
-from cvfl.serving.online.batching import Batching, OnReply, Request, DoorError
+from cvfl.serving.online.batching import Batching, DoorError, OnReply, Request
 from cvfl.serving.online.machines import DoorParty
 from cvfl.serving.online.pseudonyms import Pseudonyms, spelled
 from cvfl.serving.online.scoring import Scored
