@@ -23,6 +23,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -135,7 +136,7 @@ def _trained(folder: Path) -> Path:
     label = random.integers(0, 2, ROWS)
     sections = []
     for name in PARTIES:
-        columns = {"person": [f"p{n}" for n in range(ROWS)]}
+        columns: dict[str, Any] = {"person": [f"p{n}" for n in range(ROWS)]}
         columns |= {f"{name}_{i}": (random.normal(size=ROWS) + label).round(3) for i in range(8)}
         columns |= {"target": np.where(label, "yes", "no")} if name == PARTIES[0] else {}
         pa.csv.write_csv(pa.table(columns), folder / f"{name}.csv")
@@ -255,7 +256,7 @@ def _bare_server(certificates: Path, ports: Any) -> None:
                 yield answer
             return
         own: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        threading.Thread(target=lambda: [said.put(frame) for frame in stream], daemon=True).start()
+        threading.Thread(target=lambda: deque(map(said.put, stream), maxlen=0), daemon=True).start()
         outboxes.append(own)
         if len(outboxes) == len(PARTIES):
             ports.put("all")

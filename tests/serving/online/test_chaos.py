@@ -31,6 +31,9 @@ class Serving(Processes):
         self.run, self.http, self.more = given.run, free_port(), more
         self.context: ssl.SSLContext | None = None
 
+    def __enter__(self) -> Serving:
+        return self
+
     def command(self, role: str) -> list[str]:
         return ["serve", "--name", "bank"] if role == "bank" else super().command(role)
 

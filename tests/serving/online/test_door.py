@@ -180,7 +180,9 @@ def test_requests_that_wait_go_together(serving, given):
         ]
         for thread in threads:
             thread.start()
-        serving.until(lambda: len(serving.desk.batching._waiting) == len(names) - 2)
+        batching = serving.desk.batching
+        gone = lambda: [len(requests) for requests in batching._under_way.values()]  # noqa: E731
+        serving.until(lambda: len(gone()) == 2 and sum(gone()) + len(batching._waiting) == len(names))
     for thread in threads:
         thread.join()
     assert serving.desk.batching.messages == before + 3

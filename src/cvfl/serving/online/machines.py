@@ -212,21 +212,25 @@ class DoorParty(ServingParty):
         """The newest run that all roles have."""
         return next((run for run in reversed(self._kept.runs) if run in self.common), None)
 
-    def ask(self, pseudonyms: bytes) -> tuple[int, list[Message]]:
-        """Ask for rows: its number, and what is to be sent."""
+    def ask(self, pseudonyms: bytes) -> tuple[int, Iterator[Message]]:
+        """Ask for rows: its number, and what is to be sent, of which all must be."""
         run, number = self.run, self._next
         assert run is not None  # or nobody may ask
-        ask, count = Ask(number, self.m, run, pseudonyms), len(pseudonyms) // PSEUDONYM
-        self._open[number] = run, count
-        found = self._found(ask)
+        return number, self._asking(Ask(number, self.m, run, pseudonyms))
+
+    def _asking(self, ask: Ask) -> Iterator[Message]:
+        """First what the others are asked, so that they look for it while this party does."""
+        count = len(ask.pseudonyms) // PSEUDONYM
+        self._open[ask.t0] = ask.run, count
+        yield ask
         if self._scoring is None:
-            return number, [ask, found]
-        scoring = self._scoring.get(run)
+            yield self._found(ask)
+            return
+        scoring = self._scoring.get(ask.run)
         assert scoring is not None  # it has come together with the party's own model
-        self._scoring.asked(run)
-        self._gathering.expect(number, scoring, count)
-        self._take(found)
-        return number, [ask]
+        self._scoring.asked(ask.run)
+        self._gathering.expect(ask.t0, scoring, count)
+        self._take(self._found(ask))
 
     @property
     def exhausted(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -44,7 +44,10 @@ class _Asked:
 
     scoring: Scoring
     count: int
-    found: dict[int, Found] = field(default_factory=dict)
+    known: dict[int, Bits] = field(default_factory=dict)
+    packets: dict[int, Bytes] = field(default_factory=dict)
+    h: dict[int, Tensor] = field(default_factory=dict)
+    """Embeddings of the rows that a party knows, where they can be read alone."""
 
 
 class Gathering:
@@ -63,7 +66,7 @@ class Gathering:
     @property
     def missing(self) -> set[int]:
         """The parties of whom something is due."""
-        return {m for asked in self._asked.values() for m in self._parties if m not in asked.found}
+        return {m for asked in self._asked.values() for m in self._parties if m not in asked.known}
 
     def expect(self, number: int, scoring: Scoring, count: int) -> None:
         """So many rows are asked for."""
@@ -72,23 +75,29 @@ class Gathering:
     def take(self, found: Found) -> Iterator[tuple[int, Scored, Scoring]]:
         """Take what a party found; the scores of what is complete with it."""
         asked = self._asked.get(found.t0)
-        if asked is None or found.m in asked.found or found.count != asked.count:
+        if asked is None or found.m in asked.known or found.count != asked.count:
             raise RemoteProtocolError(f"a second or unknown Found of party {found.m} for number {found.t0}")
-        asked.found[found.m] = found
-        if len(asked.found) == len(self._parties):
-            del self._asked[found.t0]
-            yield found.t0, self._scored(found.t0, asked), asked.scoring
-
-    def _scored(self, number: int, asked: _Asked) -> Scored:
-        bits = {m: read_bits(found.known, asked.count) for m, found in asked.found.items()}
-        everyone = np.logical_and.reduce([*bits.values()])
-        packets = {m: found.packet for m, found in asked.found.items()}
+        asked.known[found.m], asked.packets[found.m] = read_bits(found.known, asked.count), found.packet
         try:
-            phi = self._read(number, packets, bits, everyone, asked.scoring.bundle.dtype)
+            if self._total is None:  # while the others are still at work
+                self._open(found, asked)
+            if len(asked.known) == len(self._parties):
+                del self._asked[found.t0]
+                yield found.t0, self._scored(found.t0, asked), asked.scoring
         except DecodeError as error:
             raise RemoteProtocolError(str(error)) from error
+
+    def _open(self, found: Found, asked: _Asked) -> None:
+        shape = int(asked.known[found.m].sum()), self.course.widths[found.m - 1]
+        if shape[0]:
+            dtype = asked.scoring.bundle.dtype
+            asked.h[found.m] = self._codecs[found.m].decode(found.packet, found.t0, shape, dtype)
+
+    def _scored(self, number: int, asked: _Asked) -> Scored:
+        everyone = np.logical_and.reduce([*asked.known.values()])
         scored, none = np.ones(asked.count, dtype=bool), torch.empty(0, asked.scoring.columns, dtype=torch.float64)
-        known = (scored, *(bits[m] for m in self._parties))
+        known = (scored, *(asked.known[m] for m in self._parties))
+        phi = self._embeddings(number, asked, everyone)
         if not everyone.any():
             return Scored(known, none)
         outputs = at_rest(asked.scoring.model, phi)
@@ -96,19 +105,14 @@ class Gathering:
         scored[everyone] = fine.numpy()  # a row of which the model makes no number has no score
         return Scored(known, numbers_of(asked.scoring.bundle, outputs[fine]) if bool(fine.any()) else none)
 
-    def _read(
-        self, number: int, packets: Mapping[int, Bytes], bits: Mapping[int, Bits], everyone: Bits, dtype: torch.dtype
-    ) -> list[Tensor]:
+    def _embeddings(self, number: int, asked: _Asked, everyone: Bits) -> list[Tensor]:
         """The embeddings, or their sum, of the rows that all parties know."""
-        course, rows = self.course, torch.from_numpy(everyone)
         if self._total is not None:
-            shape = len(everyone), course.widths[0]
-            return [self._total.decode(self._total.add(packets, number, shape, dtype), number, shape, dtype)[rows]]
-        phi = []
-        for m in self._parties:
-            shape = int(bits[m].sum()), course.widths[m - 1]
-            if not shape[0]:
-                return []
-            h = self._codecs[m].decode(packets[m], number, shape, dtype)
-            phi.append(h if len(h) == int(everyone.sum()) else h[torch.from_numpy(everyone[bits[m]])])
-        return phi
+            shape, dtype = (asked.count, self.course.widths[0]), asked.scoring.bundle.dtype
+            total = self._total.add(asked.packets, number, shape, dtype)
+            return [self._total.decode(total, number, shape, dtype)[torch.from_numpy(everyone)]]
+        if everyone.all():
+            return [asked.h[m] for m in self._parties]
+        if not everyone.any():
+            return []
+        return [asked.h[m][torch.from_numpy(everyone[asked.known[m]])] for m in self._parties]
