@@ -20,7 +20,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.exceptions import HTTPException
 
-from cvfl import __version__
+from cvfl.runs.directory import versions
 from cvfl.serving.online import described
 from cvfl.serving.online.answers import Meaning, inference_answer, metadata, plain_answer, read_inference
 from cvfl.serving.online.batching import DoorError, Reply
@@ -153,7 +153,7 @@ def written(content: Any, status: int = 200) -> Response:
 
 def make_app(door: Door) -> FastAPI:
     """The application, for any server of ASGI."""
-    app = FastAPI(title="cvfl", version=__version__, docs_url=None, redoc_url=None, description=described.TEXT)
+    app = FastAPI(title="cvfl", version=versions()["cvfl"], docs_url=None, redoc_url=None, description=described.TEXT)
 
     @app.exception_handler(HTTPException)
     async def no_such_page(request: Request, error: HTTPException) -> Response:
