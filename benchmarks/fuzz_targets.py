@@ -29,12 +29,16 @@ from cvfl.rng import stream
 from cvfl.runtime.checkpoint import digest, parsed
 from cvfl.types import SERVER
 from cvfl.wire import (
+    Answer,
+    Ask,
+    Away,
     Broadcast,
     Folded,
     Gradient,
     Message,
     Passed,
     Report,
+    Runs,
     Stop,
     decode,
     decode_packet,
@@ -133,7 +137,7 @@ def packets(message: Message) -> tuple[bytes | memoryview, ...]:
             return message.partial, *message.model
         case Gradient(packet=packet, weights=weights) if weights:
             return packet, weights
-        case Passed() | Report() | Stop():
+        case Passed() | Report() | Stop() | Ask() | Answer() | Runs() | Away():
             return ()
     return (message.packet,)
 

@@ -15,15 +15,20 @@ import torch
 from cvfl.compress import Compressor, Context, build
 from cvfl.errors import DecodeError
 from cvfl.wire import (
+    Answer,
+    Ask,
+    Away,
     Broadcast,
     Embedding,
     Evaluation,
     Folded,
+    Found,
     Gradient,
     Message,
     Passed,
     Prediction,
     Report,
+    Runs,
     Stop,
     decode,
     decode_packet,
@@ -126,6 +131,11 @@ def frames() -> list[bytes]:
             Stop(2, i % 3),
             Passed(2, 3, 1, 1, packet),
             Report(2, 3, i / 7, {part: {"loss": i / 3} for part in ("train", "validation", "test")}),
+            Ask(2, 3, "0f3a", bytes(16 * (1 + i % 4))),
+            Found(2, 3, 1 + i % 9, bytes(1 + (i % 9) // 8), packet),
+            Answer(2, 3, 2, (b"\7", b"\5", b"\1"), bytes(16)),
+            Runs(3, ("0f3a",) * (i % 3)),
+            Away((1, 2)),
         ]
         found.append(encode(messages[i % len(messages)]))
     return found
@@ -186,7 +196,9 @@ def received(frame: bytes, compressor: Compressor, shape: tuple[int, ...]) -> li
             return [opened(packet, compressor, shape) for packet in (*model, *(packet for _, packet in others))]
         case Folded(_, partial, pieces):
             return [opened(packet, compressor, shape) for packet in (partial, *pieces)]
-        case Passed() | Report() | Stop():
+        case Found(_, _, _, _, packet):
+            return [opened(packet, compressor, shape)]
+        case Passed() | Report() | Stop() | Ask() | Answer() | Runs() | Away():
             return []  # sealed, or figures: there is no tensor to be found
 
 

@@ -41,6 +41,14 @@ def test_the_figures_of_known_rounds(imported: Callable[[str], ModuleType]) -> N
     assert runtime.PAYLOADS == (20_000, 200_000, 1_000_000)
 
 
+def test_the_figures_of_known_requests(imported: Callable[[str], ModuleType]) -> None:
+    serve = imported("serve")
+    speed = serve.compared([0.001 * i for i in range(1, 102)], [0.017, 0.017, 0.5], 2500.0)
+    assert (speed.requests, speed.ids_per_s) == (101, 2500.0)
+    assert (speed.p50_ms, speed.p99_ms, speed.bare_p50_ms, speed.ratio) == pytest.approx((51.0, 100.0, 17.0, 3.0))
+    assert all(len(frame) > 15 for frame in serve.frames())
+
+
 @dataclass(frozen=True)
 class Found:
     name: str

@@ -45,7 +45,7 @@ class Processes:
     def start(self, role: str) -> None:
         """Start a role; its output goes on in the file ROLE.out, errors in ROLE.err."""
         sets = (f"network.address={self.address}", f"network.certificates={self.folder / 'certs'}")
-        command = [SERVER] if role == SERVER else ["party", "--name", role]
+        command = self.command(role)
         command += [str(self.path), "--log-json", *self.options(role)]
         command += [word for change in sets for word in ("--set", change)]
         with (self.folder / f"{role}.out").open("ab") as out, (self.folder / f"{role}.err").open("ab") as err:
@@ -56,6 +56,10 @@ class Processes:
                 cwd=self.folder,
                 env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | self.environment,
             )
+
+    def command(self, role: str) -> list[str]:
+        """What a role is started with."""
+        return [SERVER] if role == SERVER else ["party", "--name", role]
 
     def options(self, role: str) -> list[str]:
         """What a role is told beside its configuration."""

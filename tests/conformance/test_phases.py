@@ -17,11 +17,15 @@ from cvfl.errors import LocalProtocolError, RemoteProtocolError
 from cvfl.federation.agreement.handshake import DOWN, TABLE, UP, Anything, Link, Phase, Seat
 from cvfl.types import Direction
 from cvfl.wire import (
+    Answer,
+    Ask,
+    Away,
     Blinded,
     Broadcast,
     Embedding,
     Evaluation,
     Folded,
+    Found,
     Gone,
     Gradient,
     Matched,
@@ -29,6 +33,7 @@ from cvfl.wire import (
     Passed,
     Prediction,
     Report,
+    Runs,
     Spelling,
     Stop,
     encode,
@@ -77,6 +82,11 @@ def messages(m: int, session: int, how: How = "align") -> list[Anything]:
         Stop(0, 0),
         Passed(0, m, 1 if m == 2 else 2, 1, b""),
         Report(0, m, 0.0),
+        Ask(0, m, "ab", bytes(16)),
+        Found(0, m, 1, b"\0", b""),
+        Answer(0, 1, 1, (b"\0",), b""),
+        Runs(m, ("ab",)),
+        Away((1,)),
         Complete(session=session, rounds=1, parameters={}, errors=[], certificates=[(0, 1.0, 1.0, 1.0)]),
         End(rounds=1),
     ]
@@ -90,7 +100,7 @@ def frame(message: Anything, m: int) -> bytes:
     return encode_control(message, m)
 
 
-SEATS = [Seat(*flags) for flags in itertools.product((True, False), repeat=4)]
+SEATS = [Seat(*flags) for flags in itertools.product((True, False), repeat=5)]
 
 
 def at(link: Link, phase: Phase, how: How) -> Link:
@@ -117,7 +127,7 @@ def test_both_ends_agree_in_every_phase_on_every_message(seat: Seat) -> None:
             with pytest.raises(RemoteProtocolError, match=rf"^peer: an unexpected {type(message).__name__} \("):
                 ends[1].take(message, "peer")
             assert [end.phase for end in ends] == [phase, phase]
-    assert seen.total() == len(Phase) * len(HOWS) * 2 * 22
+    assert seen.total() == len(Phase) * len(HOWS) * 2 * 27
     assert seen[True] > 60
 
 
@@ -148,17 +158,34 @@ def test_labels_and_the_secret_pass_in_one_direction_and_once(seat: Seat, how: H
     for kind, own, told in (("RowSecret", seat.first, anew), ("Targets", seat.label, anew and not seat.predicts)):
         passes = [way for said in found.values() for name, way in said if name == kind]
         assert passes == ([UP if own else DOWN] if told else [])
-    assert {Phase.WAITING, Phase.RECALLED, Phase.KNOWN, Phase.TOLD, Phase.ENDED} <= found.keys()
-    assert (Phase.TRAINING in found, Phase.PREDICTING in found) == (not seat.predicts, seat.predicts)
+    assert {Phase.WAITING, Phase.RECALLED, Phase.KNOWN, Phase.TOLD} <= found.keys()
+    assert (Phase.ENDED in found) is not (seat.predicts and seat.serves)  # serving has no end
+    rounds = Phase.TRAINING if not seat.predicts else Phase.SERVING if seat.serves else Phase.PREDICTING
+    assert {Phase.TRAINING, Phase.PREDICTING, Phase.SERVING} & found.keys() == {rounds}
 
 
 @pytest.mark.parametrize("seat", SEATS, ids=str)
 def test_batches_pass_in_a_prediction_and_scores_to_the_label(seat: Seat) -> None:
     said = reachable(seat, "align")
     passes = {way for phase in said.values() for name, way in phase if name == "Prediction"}
-    assert passes == (set() if not seat.predicts else {UP, DOWN} if seat.label else {UP})
+    assert passes == (set() if not seat.predicts or seat.serves else {UP, DOWN} if seat.label else {UP})
     rounds = {name for phase in said.values() for name, _ in phase} & {"Embedding", "Evaluation", "Gradient", "Stop"}
     assert bool(rounds) is not seat.predicts
+
+
+@pytest.mark.parametrize("seat", SEATS, ids=str)
+def test_the_label_asks_and_hears_scores_and_nobody_else_does(seat: Seat) -> None:
+    said = reachable(seat, "as-is")
+    passes: dict[str, set[Direction]] = {}
+    for phase in said.values():
+        for name, way in phase:
+            passes.setdefault(name, set()).add(way)
+    serves = seat.predicts and seat.serves
+    assert passes.get("Ask", set()) == (set() if not serves else {UP} if seat.label else {DOWN})
+    assert passes.get("Answer", set()) == ({DOWN} if serves and seat.label else set())
+    assert passes.get("Runs", set()) == (set() if not serves else {UP, DOWN} if seat.label else {UP})
+    assert passes.get("Found", set()) == ({UP} if serves else set())
+    assert passes.get("Away", set()) == ({DOWN} if seat.serves and seat.label else set())
 
 
 def runs(folder: Path) -> dict[str, RunConfig]:
@@ -193,7 +220,7 @@ def _try_on_party(loop: Loop, name: str, tried: set[tuple[Any, ...]]) -> None:
     for message in [] if role.done else messages(0, role._session):
         kind = type(message)
         own = isinstance(
-            message, Embedding | Evaluation | Prediction | Gone | Passed | Report
+            message, Embedding | Evaluation | Prediction | Gone | Passed | Report | Found
         )  # only parties send these
         if (phase, kind, DOWN) in TABLE and role._link.seat.allows(kind, DOWN):
             continue

@@ -108,11 +108,19 @@ def test_three_organisations_start_on_one_machine(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", 0))
+            door = f"127.0.0.1:{other.getsockname()[1]}"
     for path in folder.glob("*.toml"):
         path.write_text(path.read_text().replace(":8443", f":{port}"))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
-        ["bash", "start.sh"], cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False
+        ["bash", "start.sh"],
+        cwd=folder,
+        env=os.environ | {"PATH": path, "DOOR": door},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     learnt(json.loads((folder / "runs" / "server-0" / "summary.json").read_text()))
@@ -121,3 +129,5 @@ def test_three_organisations_start_on_one_machine(tmp_path: Path) -> None:
     assert list(scores.columns) == ["person", "score", "class"]
     assert len(scores) == 442  # everyone, also who was in no training
     assert set(scores["class"]) == {"yes", "no"}
+    (answer,) = json.loads(done.stdout.splitlines()[-1])["scores"]
+    assert answer["score"] == pytest.approx(scores["score"][0], abs=0.05)

@@ -41,6 +41,7 @@ COMMANDS = {
     "Use a model": {
         "predict": "Score new rows: those that every party holds, with a probability and a class, or a value in the "
         "label's units.",
+        "serve": "Answer requests for scores over HTTP, at the party that had the label.",
         "model": "Look at trained models, or write them for other systems.",
     },
     "Choose settings": {

@@ -69,6 +69,19 @@ def runtime(
     _run("runtime", as_json, f"--rounds={rounds}")
 
 
+@bench.command()
+def serve(
+    requests: Annotated[int, typer.Option(min=1, help="Requests of one id.")] = 1000,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long many requests at once are sent.")] = 5.0,
+    as_json: AsJson = False,
+) -> None:
+    """Time an answer of `cvfl serve`, 4 parties over mutual TLS, beside a bare gRPC fan-out of the same bytes.
+
+    Example: cvfl bench serve --json
+    """
+    _run("serve", as_json, f"--requests={requests}", f"--seconds={seconds}")
+
+
 def _repeated(repeats: int | None) -> list[str]:
     return [] if repeats is None else [f"--repeats={repeats}"]
 

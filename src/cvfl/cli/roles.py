@@ -29,6 +29,8 @@ from cvfl.report.format import metric_label
 from cvfl.runs.directory import RunDirectory, is_being_written
 from cvfl.runtime import one_thread_a_role
 from cvfl.serving.apart import PartyPrediction, ServerPrediction
+from cvfl.serving.online.roles import check_serves
+from cvfl.serving.online.stock import PartyStock, ServerStock
 from cvfl.serving.write import check_form, write_scores
 
 MOST_COLUMNS = 5
@@ -43,6 +45,10 @@ Again = Annotated[bool, typer.Option("--align-again", help="Compare all ids, als
 Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS; for this machine only.")]
 LogJson = Annotated[bool, typer.Option("--log-json", help="Print JSON lines instead of a live display.")]
 Predict = Annotated[bool, typer.Option("--predict", help="Score new rows with a trained model instead of training.")]
+MEMORY_MB, REFRESH = 512, 600.0
+Memory = Annotated[int, typer.Option(min=0, help="With --serve: MB for embeddings that are computed ahead.")]
+Refresh = Annotated[float, typer.Option(min=1, help="With --serve: seconds after which a query is asked again.")]
+Serve = Annotated[bool, typer.Option("--serve", help="Serve scores to the door of `cvfl serve` until it is stopped.")]
 Board = Annotated[Path | None, typer.Option("--tensorboard", help="Write scalars for TensorBoard to this folder.")]
 
 
@@ -57,14 +63,17 @@ def server(
     log_json: LogJson = False,
     tensorboard: Board = None,
     predict: Predict = False,
+    serve: Serve = False,
     model: Annotated[
-        Path | None, typer.Option(help="With --predict: the run directory to use; runs/NAME-SEED when not given.")
+        Path | None,
+        typer.Option(help="With --predict or --serve: the run directory to use; runs/NAME-SEED when not given."),
     ] = None,
 ) -> None:
     """Run the server of a federation: wait for all parties, train, write the run directory.
 
     Started again after a crash it goes on from the newest round that all roles have. With --predict it scores new rows
-    of the parties with the models of a run; the scores go to the party that had the label.
+    of the parties with the models of a run; the scores go to the party that had the label. With --serve it does so for
+    every request at the door of `cvfl serve`.
 
     Example: cvfl server federation.toml --set network.address=0.0.0.0:8443 --set network.certificates=certs
     """
@@ -77,9 +86,13 @@ def server(
     ):
         claim_descriptors()
         settings = load_config(config, change or [])
-        _tell_terms(settings, seen)
+        tell_terms(settings, seen)
         _load_ahead()
         usual = Path("runs") / f"{config.stem}-{settings.seed}"
+        _one_of(predict, serve)
+        if serve:
+            _serve_server(settings, model or usual, insecure, seen)
+            return
         if predict:
             batches = lambda done, total: seen.step("predicting", done, total)  # noqa: E731
             prediction = ServerPrediction(settings, model or usual, stack, batches)
@@ -90,7 +103,7 @@ def server(
         # Refuses it now rather than after the last round; a crash may have stopped this server while it wrote there.
         RunDirectory(target, resume=is_being_written(target)).check(settings)
         check_writable(target)
-        run = ServerRun(settings, settings.compressor, state or _state(config, "server"), seen.round, restart)
+        run = ServerRun(settings, settings.compressor, state or state_of(config, "server"), seen.round, restart)
         if align_again:
             run.role.keeper.forget()
         _listen(run.role, settings, insecure, seen)
@@ -112,7 +125,7 @@ def _listen(role: ServerRole, settings: RunConfig, insecure: bool, seen: Observe
     carrier = FederationServer(
         role,
         network.address,
-        _identity(settings, "server", insecure),
+        identity_of(settings, "server", insecure),
         network.on_missing,
         network.wait_limit,
         network.max_frame_mb << 20,
@@ -147,13 +160,18 @@ def party(
     insecure: Insecure = False,
     log_json: LogJson = False,
     predict: Predict = False,
+    serve: Serve = False,
     model: Annotated[
-        Path | None, typer.Option(help="With --predict: the folder of the party's model; models/CONFIG by default.")
+        Path | None,
+        typer.Option(help="With --predict or --serve: the folder of the party's model; models/CONFIG by default."),
     ] = None,
+    memory: Memory = MEMORY_MB,
+    refresh: Refresh = REFRESH,
 ) -> None:
     """Run one party of a federation: it needs its own section, its own table, the server's address and a certificate.
 
     With --predict its table has new rows. The party that had the label writes their scores, to scores.csv or --out.
+    With --serve it answers what the door of `cvfl serve` asks, which is at the party that had the label.
 
     Example: cvfl party federation.toml --name hospital --set network.address=cvfl.example.org:8443
     """
@@ -161,20 +179,25 @@ def party(
     with one_line(), ExitStack() as stack, observed(console, name, log_json, None) as seen, one_thread_a_role():
         claim_descriptors()
         settings = load_config(config, change or [])
-        _tell_terms(settings, seen)
+        tell_terms(settings, seen)
         usual = Path("models") / config.stem
+        _one_of(predict, serve)
+        if serve:
+            place = state or state_of(config, f"serve-{name}")
+            _serve_party(settings, name, model or usual, place, (memory << 20, refresh), insecure, seen)
+            return
         if predict:
             target = out or Path("scores.csv")
             check_form(target)
             new = PartyPrediction(settings, name, model or usual, stack, seen.step)
-            new.role.identity = identity = _identity(settings, name, insecure)
+            new.role.identity = identity = identity_of(settings, name, insecure)
             _attend(new.role, settings, identity, seen, lambda: new.rows.notes)
             if new.rows.label:
                 rows = write_scores(new.rows.batches(), target)
                 seen.event("finished", rows=rows, scores=str(target))
             return
-        run = PartyRun(settings, name, state or _state(config, name), stack, seen.step, restart=restart)
-        run.role.identity = identity = _identity(settings, name, insecure)
+        run = PartyRun(settings, name, state or state_of(config, name), stack, seen.step, restart=restart)
+        run.role.identity = identity = identity_of(settings, name, insecure)
         if align_again:
             run.role.keeper.forget()
 
@@ -193,6 +216,44 @@ def _columns_line(run: PartyRun) -> Iterator[str]:
         told = [f"{one.column} {abs(found.together - one.without.value):.4f}" for one in found.each[:MOST_COLUMNS]]
         label = metric_label(found.metric)
         yield f"columns of {found.party} that tell most, by what {label} of training rows loses: {', '.join(told)}"
+
+
+def _one_of(predict: bool, serve: bool) -> None:
+    if predict and serve:
+        raise ConfigError("--predict scores a table once, --serve whatever is asked for; give one of them")
+
+
+def _serve_server(settings: RunConfig, model: Path, insecure: bool, seen: Observer) -> None:
+    """Serve until the process is stopped; where labels stay with a party, the server needs no model."""
+    check_serves(settings)
+    with extra("grpc"):
+        from cvfl.serving.online.service import serve_server  # noqa: PLC0415  an extra
+
+    stock = None if settings.privacy.relayed else ServerStock(settings, model)
+    identity = identity_of(settings, "server", insecure)
+    serve_server(settings, stock.kept if stock else None, stock.look if stock else None, identity, seen.event)
+
+
+def _serve_party(
+    settings: RunConfig,
+    name: str,
+    model: Path,
+    state: Path,
+    kept: tuple[int, float],
+    insecure: bool,
+    seen: Observer,
+) -> None:
+    """The same of a party without the label."""
+    check_serves(settings)
+    with extra("grpc"):
+        from cvfl.serving.online.service import serve_party  # noqa: PLC0415  an extra
+
+    stock = PartyStock(settings, name, model, *kept, seen.step)
+    if stock.label:
+        raise ConfigError(f"{name} had the label, so it has the door: start it with cvfl serve")
+    for note in stock.notes:
+        seen.event(note)
+    serve_party(stock, state, identity_of(settings, name, insecure), seen.event)
 
 
 def _attend(
@@ -234,12 +295,12 @@ def _attend(
     )
 
 
-def _state(config: Path, role: str) -> Path:
-    """Beside the configuration file, so that it is found again from any folder."""
+def state_of(config: Path, role: str) -> Path:
+    """Where a role keeps its state: beside the configuration file, so that it is found again from any folder."""
     return config.absolute().parent / "state" / config.stem / role
 
 
-def _tell_terms(config: RunConfig, seen: Observer) -> None:
+def tell_terms(config: RunConfig, seen: Observer) -> None:
     """By which terms this role takes part, so that people can compare them."""
     if config.terms_sha256:
         seen.event("terms", sha256=config.terms_sha256)
@@ -252,7 +313,8 @@ def _load_ahead() -> None:
     evaluate(Loss.BINARY, torch.zeros(2), torch.tensor([0.0, 1.0]))
 
 
-def _identity(config: RunConfig, name: str, insecure: bool) -> Any:
+def identity_of(config: RunConfig, name: str, insecure: bool) -> Any:
+    """A role's certificate and key; none without TLS, which is for this machine only."""
     with extra("grpc"):
         from cvfl.runtime.grpc.channel import Identity, check_insecure  # noqa: PLC0415  an extra
 

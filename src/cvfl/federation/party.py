@@ -10,7 +10,7 @@ No I/O but its own folder:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from cvfl.protocol.release import Secret
 from cvfl.runs.directory import fingerprint
 from cvfl.runtime.checkpoint import Checkpoints
 from cvfl.types import Direction
-from cvfl.wire import Blinded, Bytes, Gone, Matched, Message, encode, encode_setup
+from cvfl.wire import Away, Blinded, Bytes, Gone, Matched, Message, encode, encode_setup
 from cvfl.wire.control import (
     Begin,
     Complete,
@@ -76,7 +76,7 @@ class PartyRole:
         self._m, self._session, self._run = rows.m, 0, ""
         self._setup = Checkpoints(folder / "setup", rows.name)
         self._checkpoints = Checkpoints(folder / "checkpoints", self._of)
-        self._link = Link(Direction.UP, Seat(rows.m == 1, offer.label, rows.tables, rows.predicts))
+        self._link = Link(Direction.UP, Seat(rows.m == 1, offer.label, rows.tables, rows.predicts, rows.serves))
         self.identity = identity
         self._has_keys = rows.tables or rows.keyed
         self._key: SessionKey | None = None
@@ -149,6 +149,11 @@ class PartyRole:
         except DecodeError as error:
             raise RemoteProtocolError(f"{self.name}: from the server: {error}") from error
 
+    def tell(self, messages: Iterable[Message]) -> Iterator[bytes]:
+        """The frames of messages that no frame asked for; nothing, if no session is under way."""
+        if self.party is not None:
+            yield from map(self._say, messages)
+
     def _answers(self, message: Any) -> Iterable[bytes]:
         match message:
             case Recall(session=session):
@@ -162,9 +167,14 @@ class PartyRole:
                 return self._begin(message)
             case End():
                 return self._end()
+            case Away(parties):
+                self._check(max(parties, default=0) <= len(self.rows.names), "parties that there are not are away")
+                self._forget(self._session, [self.rows.names[m - 1] for m in parties])
+                return []
         return self._round(message)
 
-    def _forget(self, session: int) -> None:
+    def _forget(self, session: int, away: Sequence[str] = ()) -> None:
+        self.rows.left(away)
         self._session, self.party = session, None
         self._secrets, self._settling = None, None
 

@@ -45,6 +45,8 @@ class PartyRows(ABC):
     """Whether parties bring tables, whose rows are settled."""
     predicts: ClassVar[bool] = False
     """Whether the rows are new ones, which are to be predicted."""
+    serves: ClassVar[bool] = False
+    """Whether these are served one by one, to whoever asks for them."""
     preparation: Preparation | None = None
 
     def __init__(self, config: RunConfig, name: str, names: Sequence[str]) -> None:
@@ -106,6 +108,10 @@ class PartyRows(ABC):
 
         What it knows of rows is in the folder when its memory is too small.
         """
+
+    def left(self, away: Sequence[str] = ()) -> None:
+        """A session is over, perhaps since these parties are away."""
+        return
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -16,18 +16,18 @@ from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any
 
-from cvfl.errors import DecodeError, RemoteProtocolError
+from cvfl.errors import CompressError, DecodeError, RemoteProtocolError
 from cvfl.federation.agreement.admission import Kept, admitted, check_kept, common_round
 from cvfl.federation.agreement.handshake import Anything, Link, Phase, Seat
 from cvfl.federation.agreement.labels import ServerRows
 from cvfl.federation.keeping import ServerKeeper
 from cvfl.privacy import Aligned, AlignmentServer
-from cvfl.runtime.carrier import Replies
+from cvfl.runtime.carrier import Replies, TermsError
 from cvfl.runtime.checkpoint import Checkpoints
 from cvfl.runtime.meter import Meter, Traffic
 from cvfl.runtime.round import OnBack, OnRound, ServerRounds, counted
 from cvfl.types import SERVER, Direction
-from cvfl.wire import Blinded, Bytes, Gone, Message, Setup, encode_setup
+from cvfl.wire import Away, Blinded, Bytes, Gone, Message, Setup, encode, encode_setup
 from cvfl.wire.control import (
     CONTROL,
     Begin,
@@ -86,6 +86,7 @@ class ServerRole:
         self._settled: dict[int, list[int]] = {}
         self._alignment: AlignmentServer | None = None
         self._taken: Counter[int] = Counter()
+        self._told_absence = True
         if self._setup.rounds():
             known = self._setup.load(0)
             self._belongs_to(known["run"])
@@ -129,7 +130,7 @@ class ServerRole:
     def _owes(self, m: int, link: Link) -> bool:
         """Whether party m has something to say now; within a round its machine knows who has not said it."""
         server = self.rounds.server
-        if link.phase not in (Phase.TRAINING, Phase.PREDICTING) or server is None or server.done:
+        if link.phase not in (Phase.TRAINING, Phase.PREDICTING, Phase.SERVING) or server is None or server.done:
             return link.owes
         return m in server.awaited
 
@@ -146,18 +147,23 @@ class ServerRole:
         _, hello = decode_control(frame)
         if not isinstance(hello, Hello):
             raise RemoteProtocolError("the first message of a party is its hello")
-        m = admitted(hello, name, self.names, self.terms)
+        try:
+            m = admitted(hello, name, self.names, self.terms)
+        except TermsError as error:
+            if not self.rows.serves:
+                raise
+            raise RemoteProtocolError(str(error)) from None  # those who are served have nothing to do with it
         if m in self._links:
             raise RemoteProtocolError(f"{hello.name} is here already")
         if not self.done:
             check_kept(hello.name, Kept(hello.run, hello.rounds), self._kept, self.every)
-        seat = Seat(m == 1, hello.offer.label, self.rows.tables, self.rows.predicts)
+        seat = Seat(m == 1, hello.offer.label, self.rows.tables, self.rows.predicts, self.rows.serves)
         self._links[m], self._offers[m] = Link(Direction.DOWN, seat), hello.offer
         if self.done:
             self.meter.again([frame])
             return m, self._farewell(m)
         self._hellos[m] = frame
-        return m, [] if self.missing else self._recall()
+        return m, self._absence() if self.missing else self._recall()
 
     def leave(self, m: int) -> None:
         """A party's connection is gone; the run waits until it is back."""
@@ -165,9 +171,28 @@ class ServerRole:
         self.meter.again([self._hellos.pop(m, b"")])
         if not self.done:
             self._forget()
+            self._told_absence = False
+
+    def _absence(self) -> Replies:
+        """Where rows are served, who is away is told to the party with the door."""
+        self._told_absence = True
+        missing = tuple(m for m in range(1, len(self.names) + 1) if m not in self._links)
+        doors = [m for m, link in self._links.items() if self.rows.serves and link.seat.label]
+        return self._sent([(m, Away(missing)) for m in doors])
 
     def receive(self, m: int, frame: Bytes) -> Replies:
-        """Take in a frame of party m."""
+        """Take in a frame of party m.
+
+        Where rows are served, a party that breaks the rules is cut off, and the others go on when it comes back.
+        """
+        try:
+            return self._received(m, frame)
+        except (RemoteProtocolError, CompressError) as error:
+            if not self.rows.serves:
+                raise
+            raise DecodeError(str(error)) from error
+
+    def _received(self, m: int, frame: Bytes) -> Replies:
         if self.done:
             self._hear_end(m, frame)
             return []
@@ -212,6 +237,9 @@ class ServerRole:
 
     def work(self) -> Replies:
         """The server's own steps, when the round's replies are on their way; and the end, when it has come."""
+        if self.rows.serves:
+            told = [] if self._told_absence else self._absence()
+            return told + self._sent(self.rows.news() if self.rounds.server is not None else [])
         self.rounds.work()
         server = self.rounds.server
         everyone = len(self._links) == len(self.names)
@@ -379,12 +407,17 @@ class ServerRole:
     def _to_all(self, message: Callable[[int], Control]) -> Replies:
         return self._sent([(m, message(m)) for m in range(1, len(self.names) + 1)])
 
-    def _sent(self, messages: Sequence[tuple[int, Setup | Control | Targets]]) -> Replies:
+    def _sent(self, messages: Sequence[tuple[int, Anything]]) -> Replies:
         """The frames of messages to parties that are here, each a step in its handshake."""
         frames: Replies = []
         for m, message in messages:
             if m in self._links:
                 self._links[m].send(message)
-                setup = isinstance(message, Setup)
-                frames.append((m, encode_setup(message) if setup else encode_control(message, SERVER)))  # type: ignore[arg-type]
+                frames.append((m, _frame(message)))
         return counted(self.meter, frames)
+
+
+def _frame(message: Anything) -> bytes:
+    if isinstance(message, Message):
+        return encode(message)
+    return encode_setup(message) if isinstance(message, Setup) else encode_control(message, SERVER)

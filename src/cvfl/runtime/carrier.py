@@ -11,12 +11,15 @@ its way is lost, the server hears `leave(m)`, and the party connects again and b
 says for whom a connection vouches (`name`), and calls `work()` whenever what there was to send is on its way. An end
 that raises `CvflError` stops: the party tells the server with `refusal(error)`, the server tells all. One thread at
 a time drives an end. A role has no clock: how long it waits, and for whom, is for a transport to say, by `missing` and
-`awaited`; runtime/watch.py keeps the time. docs/adding-a-transport.md adds a transport in sixty lines.
+`awaited`; runtime/watch.py keeps the time. Who asks a party from outside, as where rows are served, drives its end in
+its `Turn`, where a transport has one. docs/adding-a-transport.md adds a transport in sixty lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
 from cvfl.errors import CvflError, RemoteProtocolError
@@ -94,6 +97,40 @@ class PartyEnd(Protocol):
 
     def receive(self, frame: Bytes) -> Iterable[bytes]:
         """Take a frame; the answers come as they are ready, and are best sent at once."""
+
+
+class Turn:
+    """Whose turn it is to drive a party's end: that of its transport, or of somebody who has something to say."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._send: Callable[[bytes | None], None] | None = None
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """The transport's turn."""
+        with self._lock:
+            yield
+
+    def connected(self, send: Callable[[bytes | None], None] | None) -> None:
+        """How frames are sent from now on, and how the connection is ended, with None; there may be no connection."""
+        with self._lock:
+            self._send = send
+
+    def say(self, frames: Callable[[], Iterable[bytes]]) -> bool:
+        """Send what the party's end has to say; whether there was a connection to say it on."""
+        with self._lock:
+            if self._send is None:
+                return False
+            for frame in frames():
+                self._send(frame)
+            return True
+
+    def hang_up(self) -> None:
+        """End the connection; the transport makes a new one."""
+        with self._lock:
+            if self._send is not None:
+                self._send(None)
 
 
 def refusal(error: CvflError) -> bytes:

@@ -65,7 +65,7 @@ class PartyPrediction:
         if self.name not in bundles.parties:
             raise DataError(f"{self.model}: there is no model of {self.name}; name its folder with --model")
         bundle, folder = bundles.parties[self.name], self.stack.enter_context(Scratch()).path
-        _check_terms(self.config, bundle, self.model)
+        check_terms(self.config, bundle, self.model)
         self.rows = NewRows(self.config, bundles, self.name, self._table(bundle), self.on_step)
         offer = Offer(width=bundle.width, compressor=bundle.compressor, label=self.rows.label)
         terms, secret = prediction_terms(self.config, bundle.run), kept_secret(folder / "row.secret")
@@ -103,7 +103,7 @@ class ServerPrediction:
         if bundles is not None and bundles.server is None:
             raise DataError(f"{self.model}: there is no server model; name the run directory with --model")
         if bundles is not None and bundles.server is not None:
-            _check_terms(self.config, bundles.server, self.model)
+            check_terms(self.config, bundles.server, self.model)
         run = bundles.server.run if bundles and bundles.server else _recorded_run(self.model)
         rows, folder = NewLabels(self.config, names, bundles), self.stack.enter_context(Scratch()).path
         self.role = ServerRole(names, prediction_terms(self.config, run), rows, folder, NEVER, self._batch)
@@ -118,7 +118,8 @@ def prediction_terms(config: RunConfig, run: str) -> dict[str, Any]:
     return terms_of(config) | {"predict": run}
 
 
-def _check_terms(config: RunConfig, bundle: PartyBundle | ServerBundle, model: Path) -> None:
+def check_terms(config: RunConfig, bundle: PartyBundle | ServerBundle, model: Path) -> None:
+    """Refuse a model that was trained with other terms."""
     if bundle.terms != digest_of(terms_of(config)):
         raise DataError(
             f"{model}: the model of {bundle.role} was trained with other terms than this configuration has; "

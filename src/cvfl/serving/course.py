@@ -67,7 +67,8 @@ class Course:
         """Of what party m sends."""
         if self.secure:
             return Codec(Masked(self._grid(), len(self.names)), self.seed, m, self.names[m - 1], _PART)
-        samples = Samples(lambda t0: torch.arange(self.rows)[self.batch(t0)], self.rows)
+        # Rows that are served one by one are none of a known number.
+        samples = Samples(lambda t0: torch.arange(self.rows)[self.batch(t0)], self.rows) if self.rows else None
         return Codec(build(self._compressors[m - 1]), self.seed, m, self.names[m - 1], _PART, samples)
 
     def total(self) -> Aggregate | None:

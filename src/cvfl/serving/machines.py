@@ -31,7 +31,7 @@ from cvfl.wire.message import PREDICTION
 Replies = list[tuple[int, Message]]
 
 
-class _AtRest:
+class AtRest:
     """What a runtime asks of a machine that trains, and of one that does not."""
 
     measured: Measured | None = None
@@ -99,7 +99,7 @@ class Scorer:
             raise RemoteProtocolError(str(error)) from error
 
 
-class ScoringServer(_AtRest):
+class ScoringServer(AtRest):
     """The server: it scores what parties send, and tells the party that had the label."""
 
     settled = True
@@ -131,7 +131,7 @@ class ScoringServer(_AtRest):
         return [(self._label, Prediction(t0, SERVER, self._codec.encode(numbers, t0))) for t0, numbers in found]
 
 
-class PassingServer(_AtRest):
+class PassingServer(AtRest):
     """The server where labels stay with a party: it passes sealed batches on to it, each once and in their order."""
 
     settled = True
@@ -164,7 +164,7 @@ class PassingServer(_AtRest):
         raise RemoteProtocolError(f"{type(message).__name__} of round {message.t0} in a prediction")
 
 
-class PredictingParty(_AtRest):
+class PredictingParty(AtRest):
     """A party: it sends its batches, and the one that had the label takes in scores."""
 
     settled = False  # nothing of it needs to be kept

@@ -17,15 +17,20 @@ from cvfl.wire.message import (
     encode,
 )
 from cvfl.wire.packet import decode_packet, encode_packet
+from cvfl.wire.serving import Answer, Ask, Away, Found, Runs
 from cvfl.wire.setup import Blinded, Gone, Matched, Setup, Spelling, decode_setup, encode_setup
 
 __all__ = [
+    "Answer",
+    "Ask",
+    "Away",
     "Blinded",
     "Broadcast",
     "Bytes",
     "Embedding",
     "Evaluation",
     "Folded",
+    "Found",
     "Gone",
     "Gradient",
     "Matched",
@@ -33,6 +38,7 @@ __all__ = [
     "Passed",
     "Prediction",
     "Report",
+    "Runs",
     "Setup",
     "Spelling",
     "Stop",

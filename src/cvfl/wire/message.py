@@ -13,6 +13,8 @@ In a prediction, whose rows come in batches t0:
    Prediction(t0, m)       ──────────▶                     h_m of a batch of new rows
                            ◀──────────      Prediction(t0) their scores, to the party that had the label
 
+What is said when rows are served one by one, as somebody asks for them, is in serving.py.
+
 When a party holds the labels, these messages go between it and the others, and the server cannot read them:
 
    Passed(t0, m, to)       ──────────▶      ──────────▶    party `to`: one of the messages above, sealed by party m
@@ -32,6 +34,7 @@ from cvfl.errors import DecodeError
 from cvfl.types import SERVER
 from cvfl.wire.frame import FROM_SERVER, MAX_BODY, Bytes, Frame, seal, unseal
 from cvfl.wire.packet import Reader
+from cvfl.wire.serving import SERVING, Answer, Ask, Away, Found, Runs, Serving, serving_of, serving_parts
 from cvfl.wire.varint import varint
 
 
@@ -122,14 +125,14 @@ class Report:
     metrics: Mapping[str, Mapping[str, float]] | None = None
 
 
-Message = Embedding | Evaluation | Prediction | Broadcast | Folded | Gradient | Stop | Passed | Report
+Message = Embedding | Evaluation | Prediction | Broadcast | Folded | Gradient | Stop | Passed | Report | Serving
 EMBEDDING, BROADCAST, GRADIENT, EVALUATION, FOLDED, PASSED, REPORT, SLOPED, STOP = 1, 2, 3, 4, 9, 10, 11, 12, 13
 PREDICTION = 14
 MAX_PACKETS = 1 << 12
 """Most packets of one message: an empty one takes a byte or two there, and a hundred times that in memory."""
 MAX_PARTY = (1 << 16) - 1
 MAX_REPORT = 1 << 14
-SEALED = FROM_SERVER | {EMBEDDING, EVALUATION, PREDICTION}
+SEALED = FROM_SERVER | {EMBEDDING, EVALUATION, PREDICTION, SERVING}
 """Kinds that may be passed on."""
 KINDS = SEALED | {PASSED, REPORT}
 _KINDS: dict[type[Message], int] = {
@@ -142,6 +145,13 @@ _KINDS: dict[type[Message], int] = {
     Stop: STOP,
     Passed: PASSED,
     Report: REPORT,
+}
+
+
+_OF_PARTIES: dict[int, type[Embedding | Evaluation | Prediction]] = {
+    EMBEDDING: Embedding,
+    EVALUATION: Evaluation,
+    PREDICTION: Prediction,
 }
 
 
@@ -183,6 +193,9 @@ def parts_of(message: Message) -> tuple[int, int, int, list[Bytes]]:
             parts = [varint(to) + bytes([kind]), data]
         case Report(t0, sender, loss, metrics):
             parts = [json.dumps({"loss": loss, "metrics": metrics}, separators=(",", ":")).encode()]
+        case Ask() | Found() | Answer() | Runs() | Away():
+            sender, t0, parts = serving_parts(message)
+            return SERVING, sender, t0, parts
     return _KINDS[type(message)], sender, t0, parts
 
 
@@ -194,13 +207,11 @@ def decode(frame: Bytes, max_body: int = MAX_BODY) -> Message:
 def message_of(frame: Frame) -> Message:
     """The message that a frame's header and body are."""
     kind, sender, t0, body = frame
-    if (kind in FROM_SERVER) != (sender == SERVER) and kind != PREDICTION:
+    if (kind in FROM_SERVER) != (sender == SERVER) and kind not in (PREDICTION, SERVING):
         raise DecodeError(f"a message of kind {kind} does not come from role {sender}")
     match kind:
-        case 1:
-            return Embedding(t0, sender, body)
-        case 4 | 14:
-            return Evaluation(t0, sender, body) if kind == EVALUATION else Prediction(t0, sender, body)
+        case 1 | 4 | 14:
+            return _OF_PARTIES[kind](t0, sender, body)
         case 2:
             entries = _unlisted(body)
             matrices = sum(m == SERVER for m, _ in entries)
@@ -222,6 +233,8 @@ def message_of(frame: Frame) -> Message:
             return Gradient(t0, gradient, weights[0])
         case 13:
             return _stop(t0, body)
+        case 15:
+            return serving_of(sender, t0, body)
         case _:
             raise DecodeError(f"unknown message kind {kind}")
 

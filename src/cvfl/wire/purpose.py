@@ -18,6 +18,7 @@ from cvfl.wire.message import (
     SLOPED,
     STOP,
 )
+from cvfl.wire.serving import SERVING
 from cvfl.wire.setup import BLINDED, MATCHED
 from cvfl.wire.varint import read_varint
 
@@ -42,6 +43,7 @@ PURPOSES = {
     EVALUATION: Purpose.EVALUATION,
     STOP: Purpose.EVALUATION,
     PREDICTION: Purpose.PREDICTION,
+    SERVING: Purpose.PREDICTION,
     BLINDED: Purpose.ALIGNMENT,
     MATCHED: Purpose.ALIGNMENT,
     CONTROL: Purpose.SETUP,

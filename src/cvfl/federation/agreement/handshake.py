@@ -13,12 +13,14 @@
     SETTLED     the party sent Settled    down Begin, when all have said so: back to round t0
     TRAINING    the server sent Begin     the rounds; up Complete: the last one is kept
     PREDICTING  the same of a prediction  up and down Prediction, batch by batch; up Complete: all are there
+    SERVING     the same, to serve        up Ask, Found, Runs; down Ask, Answer, Runs: until somebody leaves
     COMPLETE    the party sent Complete   down End, when all have said so
     ENDED       the server sent End       up End: the party has heard it
 
 Rows that are known, and those of a data set by name, go from KNOWN to TOLD; rows that are taken as they are, or as an
 earlier alignment found them, skip ALIGNING. New rows, which are to be predicted, skip MATCHED. A session begins with
-Recall, whenever a role has come back, from any phase. Each end follows the table by what it sends and gets; a message
+Recall, whenever a role has come back, from any phase. Where rows are served, the party with the door hears from any
+phase who is away, and waits then. Each end follows the table by what it sends and gets; a message
 that is not in it is refused with the name of who sent it, and changes nothing.
 """
 
@@ -30,11 +32,15 @@ from enum import StrEnum
 from cvfl.errors import LocalProtocolError, RemoteProtocolError
 from cvfl.types import Direction
 from cvfl.wire import (
+    Answer,
+    Ask,
+    Away,
     Blinded,
     Broadcast,
     Embedding,
     Evaluation,
     Folded,
+    Found,
     Gone,
     Gradient,
     Matched,
@@ -42,6 +48,7 @@ from cvfl.wire import (
     Passed,
     Prediction,
     Report,
+    Runs,
     Setup,
     Stop,
 )
@@ -62,6 +69,7 @@ class Phase(StrEnum):
     SETTLED = "waiting for the others' rows"
     TRAINING = "training"
     PREDICTING = "predicting"
+    SERVING = "serving"
     COMPLETE = "waiting for the others' last round"
     ENDED = "ended"
 
@@ -86,6 +94,10 @@ TABLE: dict[tuple[Phase, type, Direction], Phase] = {
     **{(Phase.PREDICTING, kind, way): Phase.PREDICTING for kind in (Prediction, Passed) for way in Direction},
     (Phase.PREDICTING, Complete, UP): Phase.COMPLETE,
     (Phase.PREDICTING, End, DOWN): Phase.ENDED,  # likewise
+    **{(Phase.SERVING, kind, way): Phase.SERVING for kind in (Ask, Runs, Passed) for way in Direction},
+    (Phase.SERVING, Found, UP): Phase.SERVING,
+    (Phase.SERVING, Answer, DOWN): Phase.SERVING,
+    **{(phase, Away, DOWN): Phase.WAITING for phase in Phase},
     (Phase.COMPLETE, End, DOWN): Phase.ENDED,
     (Phase.ENDED, End, UP): Phase.ENDED,
 }
@@ -93,22 +105,30 @@ TABLE: dict[tuple[Phase, type, Direction], Phase] = {
 
 @dataclass(frozen=True)
 class Seat:
-    """Which party a link is with: the first one, the one with the label; whether parties bring tables, to predict."""
+    """Which party a link is with: the first one, the one with the label; whether parties bring tables, to predict.
+
+    Of those that predict, whether rows are served, to whoever asks at the door of the party with the label.
+    """
 
     first: bool
     label: bool
     tables: bool
     predicts: bool = False
+    serves: bool = False
 
     def allows(self, kind: type, way: Direction) -> bool:
         """Who sends: the first party its secret of the rows, the party with the label what rows are for.
 
-        It alone gets scores.
+        It alone asks, gets scores, and hears which runs all have and who is away.
         """
         if kind is RowSecret:
             return (way is UP) == self.first
         if kind is Prediction:
             return way is UP or self.label
+        if kind is Ask:
+            return (way is UP) == self.label
+        if kind in (Answer, Runs, Away):
+            return way is UP or (self.label and (kind is not Away or self.serves))
         return kind is not Targets or (way is UP) == self.label
 
 
@@ -151,7 +171,8 @@ class Link:
         if isinstance(message, RowSecret) and self._how != "align":
             known = Phase.MATCHED
         if self.seat.predicts:  # new rows have no labels, and are for nothing else
-            known = {Phase.MATCHED: Phase.TOLD, Phase.TRAINING: Phase.PREDICTING}.get(known, known)
+            rounds = Phase.SERVING if self.seat.serves else Phase.PREDICTING
+            known = {Phase.MATCHED: Phase.TOLD, Phase.TRAINING: rounds}.get(known, known)
         self.phase = known
         return True
 

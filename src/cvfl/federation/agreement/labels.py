@@ -20,6 +20,7 @@ from cvfl.federation.agreement.terms import elsewhere, facts_of, read_facts
 from cvfl.federation.around import around
 from cvfl.federation.build import labels_of, make_recipe, server_machine
 from cvfl.protocol import Labels, Loss, ServerMachine
+from cvfl.wire import Message
 from cvfl.wire.control import How, Offer
 from cvfl.wire.targets import Targets
 
@@ -34,6 +35,8 @@ class ServerRows(ABC):
     """Whether parties bring tables, whose rows are settled."""
     predicts: ClassVar[bool] = False
     """Whether the rows are new ones, which are to be predicted."""
+    serves: ClassVar[bool] = False
+    """Whether these are served one by one, to whoever asks for them."""
 
     def __init__(self, config: RunConfig, names: Sequence[str]) -> None:
         self.config, self.names, self._holder = config, tuple(names), label_holder(config, names)
@@ -92,6 +95,10 @@ class ServerRows(ABC):
         if self._labels is None:
             return server_machine(recipe, None, recipe.codecs(folder))
         return server_machine(recipe, self._labels.to(recipe.plan.device), recipe.codecs(folder), aside)
+
+    def news(self) -> list[tuple[int, Message]]:
+        """What parties are to be told while the session goes on, and no message of theirs asked for."""
+        return []
 
 
 class NamedLabels(ServerRows):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from cvfl.errors import CvflError, ExhaustedError, RemoteProtocolError, plain
 from cvfl.runtime.bytequeue import ByteQueue
-from cvfl.runtime.carrier import PartyEnd, refusal
+from cvfl.runtime.carrier import PartyEnd, Turn, refusal
 from cvfl.runtime.grpc.channel import MAX_FRAME, METHOD, SERVICE, Identity, check_insecure, grpc, options
 
 OnWait = Callable[[str, float], None]
@@ -33,8 +33,13 @@ def attend(
     wait_limit: float = 3600.0,
     max_frame: int = MAX_FRAME,
     on_round: Callable[[], None] = lambda: None,
+    turn: Turn | None = None,
 ) -> None:
-    """Take part in a federation until it ends; a connection that breaks is made again until `wait_limit` is over."""
+    """Take part in a federation until it ends; a connection that breaks is made again until `wait_limit` is over.
+
+    By `turn` other threads say something on the connection, too.
+    """
+    turn = turn or Turn()
     if identity is None:
         check_insecure(address)
     pause, lost = _FIRST_PAUSE, time.monotonic()
@@ -47,7 +52,7 @@ def attend(
     while not role.done:
         try:
             with _channel(address, identity, max_frame, wait_limit - (time.monotonic() - lost)) as channel:
-                _session(role, channel, heard)
+                _session(role, channel, heard, turn)
             why = "the server ended the connection"
         except grpc.RpcError as error:
             if error.code() in _FINAL:
@@ -65,16 +70,19 @@ def attend(
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def _session(role: PartyEnd, channel: grpc.Channel, heard: Callable[[], None]) -> None:
+def _session(role: PartyEnd, channel: grpc.Channel, heard: Callable[[], None], turn: Turn) -> None:
     """One stream from its start to its end; `heard` is called whenever the server said something."""
     outbox: ByteQueue[bytes | None] = ByteQueue()
     call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(iter(outbox.get, None))
     call.add_callback(outbox.close)
     try:
-        outbox.put(_UP, role.hello())
+        with turn.taken():
+            outbox.put(_UP, role.hello())
+            turn.connected(lambda frame: outbox.put(_UP, frame, len(frame) if frame is not None else None))
         for frame in call:
-            for reply in role.receive(frame):
-                outbox.put(_UP, reply, len(reply))
+            with turn.taken():
+                for reply in role.receive(frame):
+                    outbox.put(_UP, reply, len(reply))
             heard()
             if role.done or role.refused is not None:
                 break
@@ -85,6 +93,7 @@ def _session(role: PartyEnd, channel: grpc.Channel, heard: Callable[[], None]) -
         outbox.put(_UP, refusal(error))
         raise
     finally:
+        turn.connected(None)
         outbox.put(_UP, None)
         _drain(call)
 

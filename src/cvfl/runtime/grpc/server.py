@@ -10,7 +10,6 @@ outboxes are bounded in bytes, and nothing but its hello is read of a stream bef
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
 import time
@@ -148,8 +147,10 @@ class FederationServer:
             self._work_on()
 
     def _work_on(self) -> None:
-        with contextlib.suppress(queue.Empty):
+        try:
             self._handle(self._inbox.get(timeout=_TICK))
+        except queue.Empty:
+            self._send(self.role.work())
         if self._watch.silence() > self.round_limit:
             for m in self._watch.owing():
                 self._cut(self._parties[m], f"nothing came from it for {self.round_limit:.0f} s, and it is awaited")
@@ -201,6 +202,7 @@ class FederationServer:
             del self._parties[connection.m]
             self._watch.left(connection.m)
             self.role.leave(connection.m)
+            self._send(self.role.work())
 
     def _send(self, replies: Replies) -> None:
         full = {m for m, frame in replies if m in self._parties and not self._parties[m].outbox.put(frame)}

@@ -1,0 +1,1 @@
+"""Scores while somebody waits: an HTTP door at the party that had the label, parties that answer by pseudonyms."""

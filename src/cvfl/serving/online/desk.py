@@ -1,0 +1,134 @@
+"""Between the door and its party: what stands in the way of a request, and how one becomes a message of the party.
+
+app (HTTP) ──ids──▶ Desk ──batches──▶ DoorParty ──frames──▶ the carrier
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from cvfl.runs.bundle import PartyBundle
+from cvfl.runtime.carrier import Turn
+from cvfl.serving.online.batching import Batching, DoorError, OnReply, Request
+from cvfl.serving.online.machines import DoorParty
+from cvfl.serving.online.pseudonyms import Pseudonyms, spelled
+from cvfl.serving.online.scoring import Scored
+from cvfl.serving.online.stock import PartyStock
+
+
+class Desk:
+    """Takes ids from the door; `turn` is the one by which its party is driven."""
+
+    def __init__(self, stock: PartyStock, turn: Turn, rows: int) -> None:
+        self.stock, self.turn = stock, turn
+        self.batching = Batching(self._ask, rows)
+        self.up = self.down = 0
+        """Bytes of the party's frames."""
+        self.role: Any = None
+        """The party's role, which a carrier drives."""
+        self.away: tuple[str, ...] = ()
+        """Parties that are missing."""
+        self.connected = False
+        """Whether the server was heard of on this connection."""
+        self._door: DoorParty | None = None
+        self._names: Pseudonyms | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parties."""
+        return self.stock.bundle.names
+
+    @property
+    def here(self) -> dict[str, bool]:
+        """Every role beside this one, and whether it is here."""
+        parties = {name: self.connected and name not in self.away for name in self.names if name != self.stock.name}
+        return {"server": self.connected} | parties
+
+    @property
+    def run(self) -> str | None:
+        """The run that is served now."""
+        door = self._door
+        return door.run if door is not None else None
+
+    def bundle_of(self, run: str) -> PartyBundle:
+        """The party's bundle of a run that is, or just was, served."""
+        store = self.stock.kept.get(run) or self.stock.kept.newest
+        return store.model.bundle
+
+    @property
+    def trouble(self) -> DoorError | None:
+        """Why nothing can be asked now."""
+        if not self.connected:
+            return DoorError(503, "server_away", "the server of the federation is away; it is tried again all the time")
+        if self.away:
+            return DoorError(
+                503, "party_away", f"{' and '.join(self.away)} {'are' if len(self.away) > 1 else 'is'} away"
+            )
+        if self._door is None:
+            return DoorError(503, "starting", "all roles are here and agree on a session; ask again in a moment")
+        if self._door.run is None:
+            return DoorError(
+                503, "no_common_model", "there is no run whose models all roles have; bring bundles of one run"
+            )
+        return None
+
+    def submit(self, ids: Sequence[Sequence[str]], seconds: float, on_reply: OnReply) -> None:
+        """Ask for ids, each of one text or of several; the reply comes in another thread."""
+        if (trouble := self.trouble) is not None:
+            raise trouble
+        table = self.stock.bundle.table
+        texts = [spelled(parts, table.id_type if table else "text") for parts in ids]
+        self.batching.submit(Request(texts, on_reply, time.monotonic() + seconds))
+
+    def _ask(self, texts: Sequence[str], said: Any) -> DoorError | None:
+        """In the thread of the batches: say it on the connection, if there is one."""
+        trouble: list[DoorError] = []
+
+        def frames() -> Any:
+            stands = self.trouble
+            if stands is not None or self._door is None or self._names is None:
+                trouble.append(stands or DoorError(503, "starting", "a session is about to begin"))
+                return iter(())
+            if self._door.exhausted:
+                self.turn.hang_up()
+                trouble.append(
+                    DoorError(503, "starting", "a session is about to begin, since this one has no numbers left")
+                )
+                return iter(())
+            number, messages = self._door.ask(self._names.joined(texts))
+            said(number)
+            return self.role.tell(messages)
+
+        if not self.turn.say(frames):
+            return self.trouble or DoorError(503, "server_away", "the connection to the server is gone")
+        return trouble[0] if trouble else None
+
+    # What follows is called in the thread that drives the party.
+
+    def key(self, secret: bytes) -> None:
+        """The secret of pseudonyms is known."""
+        self._names = Pseudonyms(secret)
+
+    def begun(self, door: DoorParty) -> None:
+        """A session begins."""
+        self._door, self.away = door, ()
+
+    def answered(self, number: int, run: str, scored: Scored) -> None:
+        """An answer has come."""
+        self.batching.answered(number, run, scored)
+
+    def left(self, away: Sequence[str]) -> None:
+        """A session is over; some parties may be away."""
+        self._door, self.away = None, tuple(away)
+        self.batching.lost(self.trouble or DoorError(503, "starting", "a session is about to begin"))
+
+    def heard(self) -> None:
+        """The server said something."""
+        self.connected = True
+
+    def gone(self) -> None:
+        """The connection is gone."""
+        self.connected = False
+        self.left(())

@@ -1,0 +1,88 @@
+"""The door on its port: uvicorn, which lets requests under way finish when it is told to stop."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from cvfl.errors import ConfigError
+from cvfl.serving.online.app import Door
+
+_GRACE = 5.0
+
+
+class Listener(uvicorn.Server):
+    """Says when it listens, and lets health say when it is about to stop."""
+
+    def __init__(self, config: uvicorn.Config, door: Door, on_start: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._door, self._on_start = door, on_start
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen."""
+        await super().startup(sockets)
+        self._on_start()
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """A signal asks to stop: no new request is taken, those under way are answered."""
+        self._door.stopping = True
+        super().handle_exit(sig, frame)
+
+
+def listener(
+    app: FastAPI,
+    door: Door,
+    address: str,
+    timeout: float,
+    tls: tuple[Path | None, Path | None, Path | None] = (None, None, None),
+    on_start: Callable[[], None] = lambda: None,
+) -> tuple[Listener, socket.socket]:
+    """The door at HOST:PORT, not yet listening; certificate, key and authority make it HTTPS."""
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"--http {address}: write HOST:PORT")
+    certificate, key, authority = tls
+    config = uvicorn.Config(
+        app,
+        log_level="error",
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=int(timeout + _GRACE),
+        timeout_keep_alive=75,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+        ssl_ca_certs=str(authority) if authority else None,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if authority else ssl.CERT_NONE,
+    )
+    host = host.strip("[]") or "127.0.0.1"
+    # With its protocol named, asyncio has small answers sent at once.
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, int(port)))
+        config.load()
+    except OSError as error:
+        bound.close()
+        raise ConfigError(f"--http {address}: {error.strerror or error}; is another process there?") from None
+    return Listener(config, door, on_start), bound
+
+
+def listen(
+    app: FastAPI,
+    door: Door,
+    address: str,
+    timeout: float,
+    tls: tuple[Path | None, Path | None, Path | None],
+    on_start: Callable[[], None],
+) -> None:
+    """Answer requests until a signal asks to stop."""
+    server, bound = listener(app, door, address, timeout, tls, on_start)
+    with bound:
+        server.run([bound])

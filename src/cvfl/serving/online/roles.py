@@ -1,0 +1,209 @@
+"""The roles of serving: what each brings to the handshake of a federation, which is that of training.
+
+Rows are not aligned: the secret by which the first party would have them ordered becomes the key of pseudonyms. One
+more term, `serve`, keeps roles that train or predict out. Which run is served is settled later, and may change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from cvfl.config.modes import label_holder
+from cvfl.config.schema import RunConfig
+from cvfl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from cvfl.federation.agreement.labels import TableLabels
+from cvfl.federation.agreement.terms import facts_of, read_facts, terms_of
+from cvfl.federation.build import Facts
+from cvfl.federation.party import PartyRole
+from cvfl.federation.rows import PartyRows
+from cvfl.federation.server import ServerRole
+from cvfl.federation.state import kept_secret
+from cvfl.privacy.identity import Identity
+from cvfl.privacy.keys import PairSecrets
+from cvfl.protocol import Loss, PartyMachine, ServerMachine
+from cvfl.protocol.release import Secret
+from cvfl.runs.bundle import ServerBundle
+from cvfl.serving.apart import NEVER
+from cvfl.serving.course import Course
+from cvfl.serving.online.desk import Desk
+from cvfl.serving.online.kept import Kept
+from cvfl.serving.online.machines import DoorParty, ServingParty, ServingServer
+from cvfl.serving.online.scoring import Scoring
+from cvfl.serving.online.stock import PartyStock
+from cvfl.wire import Bytes, Message
+from cvfl.wire.control import Offer
+from cvfl.wire.targets import Targets
+
+_SIZES = [0, 0, 0]  # of rows that are settled: none is
+
+
+def check_serves(config: RunConfig) -> None:
+    """Refuse a federation whose rows cannot be served."""
+    if config.data.name is not None:
+        raise ConfigError(f"serving is for tables of the parties; {config.data.name} is a data set by name")
+    if config.privacy.noise is not None:
+        raise ConfigError("serving: with privacy.noise rows are not predicted apart yet; scores would be noise, too")
+
+
+def serving_terms(config: RunConfig) -> dict[str, Any]:
+    """The terms of serving: those of the training, and that it is no training."""
+    return terms_of(config) | {"serve": True}
+
+
+class ServingRows(PartyRows):
+    """A party's rows, which are asked for by pseudonyms; `desk` is where they are asked for, at the door's party."""
+
+    tables = True
+    predicts = True
+    serves = True
+
+    def __init__(self, stock: PartyStock, desk: Desk | None = None) -> None:
+        super().__init__(stock.config, stock.name, stock.bundle.names)
+        self.stock, self.desk = stock, desk
+        self.machine_now: ServingParty | None = None
+        self._settled = False
+
+    @property
+    def categories(self) -> tuple[int, ...]:
+        """Those of the training."""
+        return self.stock.bundle.categories
+
+    def ids(self) -> Sequence[str]:
+        """They are not compared."""
+        raise LocalProtocolError(f"{self.name}: rows that are served are not aligned")
+
+    def settle(self, common: Collection[str] | None, key: bytes) -> Targets | None:
+        """Know rows by the pseudonyms of the key."""
+        self.stock.key(key)
+        self._settled = True
+        if self.desk is not None:
+            self.desk.key(key)
+        return None
+
+    def accept(self, targets: Targets) -> None:
+        """Rows that are served have no targets."""
+        raise RemoteProtocolError(f"{self.name}: from the server: targets for rows that are served")
+
+    def sizes(self) -> list[int] | None:
+        """None of them is settled."""
+        return list(_SIZES) if self._settled else None
+
+    def machine(
+        self,
+        facts: Facts,
+        secrets: PairSecrets | None = None,
+        noise_secret: Secret | None = None,
+        folder: Path | None = None,
+    ) -> PartyMachine:
+        """The party of a session."""
+        course, holder = _course(self.config, facts), label_holder(self.config, self.names)
+        if self.desk is None:
+            self.machine_now = ServingParty(course, self.m, self.stock.kept, secrets, holder)
+            return self.machine_now
+        door = DoorParty(course, self.m, self.stock.kept, secrets, self.stock.scoring, self.desk.answered)
+        self.machine_now = door
+        self.desk.begun(door)
+        return door
+
+    def left(self, away: Sequence[str] = ()) -> None:
+        """A session is over."""
+        self.machine_now = None
+        if self.desk is not None:
+            self.desk.left(away)
+
+    def news(self) -> list[Message]:
+        """What the others are to be told while a session goes on."""
+        return self.machine_now.news() if self.machine_now is not None else []
+
+
+class CountedRole(PartyRole):
+    """The party of the door, which counts the bytes of its frames for its metrics."""
+
+    def receive(self, frame: Bytes) -> Iterator[bytes]:
+        """Answer a frame."""
+        assert isinstance(self.rows, ServingRows)
+        assert self.rows.desk is not None
+        self.rows.desk.down += len(frame)
+        for reply in super().receive(frame):
+            self.rows.desk.up += len(reply)
+            yield reply
+
+    def tell(self, messages: Any) -> Iterator[bytes]:
+        """The frames of messages that no frame asked for."""
+        assert isinstance(self.rows, ServingRows)
+        assert self.rows.desk is not None
+        for frame in super().tell(messages):
+            self.rows.desk.up += len(frame)
+            yield frame
+
+
+def party_role(
+    stock: PartyStock, folder: Path, state: Path, identity: Identity | None, desk: Desk | None = None
+) -> PartyRole:
+    """A party that serves; `folder` is for a while, `state` has the secret of the first party for ever."""
+    check_serves(stock.config)
+    bundle, rows = stock.bundle, ServingRows(stock, desk)
+    offer = Offer(width=bundle.width, compressor=bundle.compressor, label=stock.label)
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    secret = kept_secret(state / "pseudonyms.secret") if rows.m == 1 else b""
+    kind = PartyRole if desk is None else CountedRole
+    return kind(rows, serving_terms(stock.config), offer, folder, NEVER, identity, row_secret=secret)
+
+
+class ServingLabels(TableLabels):
+    """The server of serving: it has no labels, and models unless it only passes on."""
+
+    predicts = True
+    serves = True
+
+    def __init__(self, config: RunConfig, names: Sequence[str], scoring: Kept[Scoring] | None) -> None:
+        super().__init__(config, names)
+        self.how, self._scoring, self._door = "as-is", scoring, 0
+        self._machine: ServingServer | None = None
+        self._progress = 0
+
+    def accept(self, targets: Targets) -> None:
+        """Rows that are served have no targets."""
+        raise RemoteProtocolError("targets for rows that are served")
+
+    def settled(self, sizes: list[int]) -> list[int]:
+        """No rows are settled."""
+        if sizes != _SIZES:
+            raise RemoteProtocolError(f"{self.names[0]}: rows are settled that are to be served")
+        self._sizes = sizes
+        return sizes
+
+    def facts(self, offers: Sequence[Offer]) -> dict[str, Any]:
+        """What the parties must know of each other."""
+        self._door = next(m for m, offer in enumerate(offers, start=1) if offer.label)
+        bundle: ServerBundle | None = self._scoring.newest.bundle if self._scoring else None
+        loss, outputs = (bundle.loss, bundle.outputs) if bundle else (Loss.BINARY, 1)
+        return facts_of(self.names, offers, _SIZES, loss, outputs)
+
+    def machine(self, facts: dict[str, Any], ids: Sequence[int] = (), folder: Path | None = None) -> ServerMachine:
+        """The server of a session; what it has answered so far, and every session, is progress."""
+        self._progress = 1 + (self._machine.t0 if self._machine else 0)
+        course = _course(self.config, read_facts(facts))
+        self._machine = ServingServer(course, self._door, self._scoring, self._progress)
+        return self._machine
+
+    def news(self) -> list[tuple[int, Message]]:
+        """Which runs all have, if that has changed."""
+        return self._machine.news() if self._machine else []
+
+    def state(self) -> dict[str, Any]:
+        """Nothing is kept."""
+        return {}
+
+
+def server_role(config: RunConfig, scoring: Kept[Scoring] | None, folder: Path) -> ServerRole:
+    """The server; without models where labels stay with a party."""
+    check_serves(config)
+    names = tuple(config.party)
+    return ServerRole(names, serving_terms(config), ServingLabels(config, names, scoring), folder, NEVER)
+
+
+def _course(config: RunConfig, facts: Facts) -> Course:
+    return Course(facts.names, facts.widths, facts.compressors, 0, config.seed, config.privacy.secure)

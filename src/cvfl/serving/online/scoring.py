@@ -1,0 +1,118 @@
+"""Scores of rows that are asked for: what all parties found of them, put together and through the server model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cvfl.errors import DecodeError, RemoteProtocolError
+from cvfl.runs.bundle import ServerBundle
+from cvfl.serving.course import Course
+from cvfl.serving.embed import at_rest
+from cvfl.serving.scores import columns_for, numbers_of
+from cvfl.wire import Bytes, Found
+from cvfl.wire.serving import Bits, read_bits
+
+
+class Scoring(NamedTuple):
+    """The server model of a run, and what its outputs mean."""
+
+    bundle: ServerBundle
+    model: nn.Module
+
+    @property
+    def columns(self) -> int:
+        """How many numbers a row's scores are."""
+        return columns_for(self.bundle.loss, self.bundle.outputs)
+
+
+class Scored(NamedTuple):
+    """The answer to what was asked: bits by role, the server first, and the scores of rows that have all bits set."""
+
+    known: tuple[Bits, ...]
+    numbers: Tensor
+
+
+@dataclass
+class _Asked:
+    """Rows of which not all parties have said what they found."""
+
+    scoring: Scoring
+    count: int
+    known: dict[int, Bits] = field(default_factory=dict)
+    packets: dict[int, Bytes] = field(default_factory=dict)
+    h: dict[int, Tensor] = field(default_factory=dict)
+    """Embeddings of the rows that a party knows, where they can be read alone."""
+
+
+class Gathering:
+    """Scores rows when all parties have said what they found of them, in the order in which they were asked for."""
+
+    def __init__(self, course: Course) -> None:
+        self.course = course
+        self._asked: dict[int, _Asked] = {}
+        self._codecs = {m: course.codec(m) for m in self._parties}
+        self._total = course.total()
+
+    @property
+    def _parties(self) -> range:
+        return range(1, len(self.course.names) + 1)
+
+    @property
+    def missing(self) -> set[int]:
+        """The parties of whom something is due."""
+        return {m for asked in self._asked.values() for m in self._parties if m not in asked.known}
+
+    def expect(self, number: int, scoring: Scoring, count: int) -> None:
+        """So many rows are asked for."""
+        self._asked[number] = _Asked(scoring, count)
+
+    def take(self, found: Found) -> Iterator[tuple[int, Scored, Scoring]]:
+        """Take what a party found; the scores of what is complete with it."""
+        asked = self._asked.get(found.t0)
+        if asked is None or found.m in asked.known or found.count != asked.count:
+            raise RemoteProtocolError(f"a second or unknown Found of party {found.m} for number {found.t0}")
+        asked.known[found.m], asked.packets[found.m] = read_bits(found.known, asked.count), found.packet
+        try:
+            if self._total is None:  # while the others are still at work
+                self._open(found, asked)
+            if len(asked.known) == len(self._parties):
+                del self._asked[found.t0]
+                yield found.t0, self._scored(found.t0, asked), asked.scoring
+        except DecodeError as error:
+            raise RemoteProtocolError(str(error)) from error
+
+    def _open(self, found: Found, asked: _Asked) -> None:
+        shape = int(asked.known[found.m].sum()), self.course.widths[found.m - 1]
+        if shape[0]:
+            dtype = asked.scoring.bundle.dtype
+            asked.h[found.m] = self._codecs[found.m].decode(found.packet, found.t0, shape, dtype)
+
+    def _scored(self, number: int, asked: _Asked) -> Scored:
+        everyone = np.logical_and.reduce([*asked.known.values()])
+        scored, none = np.ones(asked.count, dtype=bool), torch.empty(0, asked.scoring.columns, dtype=torch.float64)
+        known = (scored, *(asked.known[m] for m in self._parties))
+        phi = self._embeddings(number, asked, everyone)
+        if not everyone.any():
+            return Scored(known, none)
+        outputs = at_rest(asked.scoring.model, phi)
+        fine = outputs.isfinite().reshape(len(outputs), -1).all(1)
+        scored[everyone] = fine.numpy()  # a row of which the model makes no number has no score
+        return Scored(known, numbers_of(asked.scoring.bundle, outputs[fine]) if bool(fine.any()) else none)
+
+    def _embeddings(self, number: int, asked: _Asked, everyone: Bits) -> list[Tensor]:
+        """The embeddings, or their sum, of the rows that all parties know."""
+        if self._total is not None:
+            shape, dtype = (asked.count, self.course.widths[0]), asked.scoring.bundle.dtype
+            total = self._total.add(asked.packets, number, shape, dtype)
+            return [self._total.decode(total, number, shape, dtype)[torch.from_numpy(everyone)]]
+        if everyone.all():
+            return [asked.h[m] for m in self._parties]
+        if not everyone.any():
+            return []
+        return [asked.h[m][torch.from_numpy(everyone[asked.known[m]])] for m in self._parties]

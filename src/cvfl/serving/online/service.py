@@ -1,0 +1,149 @@
+"""Serving as processes do it: every role goes on until it is stopped, and begins anew when the others made it stop.
+
+A role whose own files are wrong ends with a line when it starts. Once it serves, nothing that others do ends it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cvfl.config.schema import RunConfig
+from cvfl.errors import CvflError, ExhaustedError
+from cvfl.federation.party import PartyRole
+from cvfl.runtime.carrier import Turn
+from cvfl.runtime.grpc.channel import Identity
+from cvfl.runtime.grpc.party import attend
+from cvfl.runtime.grpc.server import FederationServer
+from cvfl.scratch import Scratch
+from cvfl.serving.online.desk import Desk
+from cvfl.serving.online.kept import Kept
+from cvfl.serving.online.roles import ServingRows, party_role, server_role
+from cvfl.serving.online.scoring import Scoring
+from cvfl.serving.online.stock import PartyStock, Watch
+
+OnEvent = Callable[..., None]
+ROUND_LIMIT = 30.0
+"""Seconds after which a party that owes an answer counts as gone."""
+_PAUSE = 1.0
+_SWITCH = 0.0005
+"""Seconds after which a thread that works lets one go on that has something to pass on; Python's own are 5 ms."""
+
+
+def serve_party(
+    stock: PartyStock,
+    state: Path,
+    identity: Identity | None,
+    on_event: OnEvent,
+    turn: Turn | None = None,
+    desk: Desk | None = None,
+    over: threading.Event | None = None,
+    look_every: float = 1.0,
+) -> None:
+    """Serve a party's rows; with a desk it is the party of the door. It ends when `over` is set, or never."""
+    turn, network, ends = turn or Turn(), stock.config.network, over or threading.Event()
+    now: list[PartyRole] = []
+
+    def news(lines: list[str]) -> None:
+        for line in lines:
+            on_event(line)
+        if now and isinstance(rows := now[-1].rows, ServingRows):
+            turn.say(lambda: now[-1].tell(rows.news()))
+
+    def once() -> None:
+        with Scratch() as folder:
+            role = party_role(stock, folder.path, state, identity, desk)
+            now.append(role)
+            if desk is not None:
+                desk.role = role
+            said = {"here": False}
+
+            def heard() -> None:
+                if desk is not None:
+                    desk.heard()
+                if (role.party is not None) != said["here"]:
+                    said["here"] = not said["here"]
+                    on_event("serving" if said["here"] else "waiting for the others")
+
+            def waits(why: str, seconds: float) -> None:
+                if desk is not None:
+                    desk.gone()
+                if seconds < 1 or said["here"]:
+                    on_event("waiting", who=f"the server at {network.address}", why=why)
+                said["here"] = False
+                role.done = ends.is_set()
+
+            try:
+                attend(role, network.address, identity, waits, float("inf"), network.max_frame_mb << 20, heard, turn)
+            finally:
+                if desk is not None:
+                    desk.gone()
+            now.clear()
+
+    with Watch(stock.look, news, look_every):
+        _again_and_again(once, on_event, ends)
+
+
+def serve_server(
+    config: RunConfig,
+    scoring: Kept[Scoring] | None,
+    look: Callable[[], list[str]] | None,
+    identity: Identity | None,
+    on_event: OnEvent,
+) -> None:
+    """Serve as the server of a federation, until the process is stopped."""
+    network = config.network
+
+    def once() -> None:
+        with Scratch() as folder:
+            role = server_role(config, scoring, folder.path)
+            limit = min(network.round_limit, ROUND_LIMIT)
+            carrier = FederationServer(
+                role, network.address, identity, "wait", float("inf"), network.max_frame_mb << 20, limit, on_event
+            )
+            host = network.address.rpartition(":")[0]
+            on_event("listening", address=f"{host}:{carrier.port}", parties=", ".join(role.names))
+            said: list[list[str]] = []
+
+            def waits(missing: list[str], seconds: float) -> None:
+                if not said or said[-1] != missing:
+                    said.append(missing)
+                    on_event("waiting", who=", ".join(missing))
+
+            carrier.run(waits)
+
+    with _watched(look, on_event):
+        _again_and_again(once, on_event, threading.Event())
+
+
+@contextmanager
+def _watched(look: Callable[[], list[str]] | None, on_event: OnEvent) -> Iterator[None]:
+    if look is None:
+        yield
+        return
+
+    def news(lines: list[str]) -> None:
+        for line in lines:
+            on_event(line)
+
+    with Watch(look, news):
+        yield
+
+
+def _again_and_again(once: Callable[[], Any], on_event: OnEvent, over: threading.Event) -> None:
+    sys.setswitchinterval(_SWITCH)
+    while not over.is_set():
+        try:
+            once()
+        except ExhaustedError:
+            raise
+        except CvflError as error:
+            if over.is_set():
+                return
+            on_event("again", why=str(error))
+            time.sleep(_PAUSE)
