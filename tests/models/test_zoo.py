@@ -393,7 +393,7 @@ def test_a_users_own_model_is_found_in_the_current_directory(here: Path) -> None
     assert torch.equal(initialised(make, 1, 1).weight, initialised(make, 1, 1).weight)
     assert sys.path.count(str(here)) == 1
     given = party_model("my_models:everything", (5,), 3, (8,), F64, categories=(4,))().given
-    assert given == {"shape": (5,), "width": 3, "hidden": (8,), "categories": (4,), "dropout": 0.0}
+    assert given == {"shape": (5,), "width": 3, "hidden": (8,), "categories": (4,), "dropout": 0.0, "pieces": 8}
     head = server_model("my_models:Head", (2, 3), 4, (), F64)()
     assert head([numbers(6, 2), numbers(6, 3)]).shape == (6, 4)
     given = server_model("my_models:everything", (2, 3), 4, (9,), torch.float32)().given

@@ -18,6 +18,10 @@ from cvfl.errors import DataError
 
 _MANY = 100
 """Columns, of all parties, from which on most are expected to help little."""
+_FINE = (20_000, 40_000)
+"""Rows from which on the scale of a number is cut into more pieces."""
+_PLENTY = 8_000
+"""Rows from which on columns need to prove their worth less: noise falls with the square root of the rows."""
 
 
 def configuration(drafts: Sequence[Draft], choices: Choices, label: Label, folder: Path) -> str:
@@ -35,11 +39,11 @@ def configuration(drafts: Sequence[Draft], choices: Choices, label: Label, folde
         "[data.prepare]",
         *_PREPARE,
         "",
-        *_training(sum(len(_features(draft, choices)) for draft in drafts)),
+        *_training(rows, sum(len(_features(draft, choices)) for draft in drafts)),
         "",
         "[party_model]",
         _line('name = "tabular"', "of every party; [party.NAME.model] gives one its own"),
-        *_MODEL,
+        *_model(rows),
         "",
         *_SERVER_MODEL,
         "",
@@ -63,7 +67,7 @@ def terms_text(parties: Sequence[str], holder: str, rows: int) -> str:
         _line(f"label_holder = {_text(holder)}", "the party whose table has the label"),
         *_split(classes=True),
         "",
-        *_training(),
+        *_training(rows),
         "",
         *_SERVER_MODEL,
         "",
@@ -92,7 +96,7 @@ def party_text(draft: Draft, choices: Choices, label: Label | None, folder: Path
         "",
         f"[party.{name}.model]",
         'name = "tabular"',
-        *_MODEL,
+        *_model(draft.table.rows),
     ]
     return "\n".join(lines) + "\n"
 
@@ -107,11 +111,19 @@ _PREPARE = (
     _line('impute = "median"', 'or "mean" or "zero"; a gap is also marked as one'),
     _line('scale = "quantile"', 'normal scores by rank; or "standard": mean 0, deviation 1'),
 )
-_MODEL = (
-    _line("width = 64", "numbers a row, of which `auto` sends what matters"),
-    "hidden = [64]",
-    _line("dropout = 0.4", "share of hidden units left out at a step"),
-)
+
+
+def _model(rows: int) -> list[str]:
+    """The model of a party whose table has so many rows."""
+    pieces = 8 if rows < _FINE[0] else 16 if rows < _FINE[1] else 32
+    return [
+        _line("width = 64", "numbers a row, of which `auto` sends what matters"),
+        "hidden = [64]",
+        _line("dropout = 0.4", "share of hidden units left out at a step"),
+        _line(f"pieces = {pieces}", "of the scale of a number, in each of which it may count otherwise"),
+    ]
+
+
 _SERVER_MODEL = (
     "[server_model]",
     _line('name = "wide_deep"', 'sees parties together; "linear" adds them up, and needs fewer bytes'),
@@ -131,8 +143,9 @@ def _length(rows: int) -> list[str]:
     ]
 
 
-def _training(columns: int = 0) -> list[str]:
-    """How models of so many columns learn, and when that ends."""
+def _training(rows: int, columns: int = 0) -> list[str]:
+    """How models of so many rows and columns learn, and when that ends."""
+    sparsity = (0.4 if columns > _MANY else 0.25) * min(1.0, (_PLENTY / rows) ** 0.5)
     return [
         "[stopping]",
         _line("patience = 5", "evaluations without improvement; then the best round is kept"),
@@ -144,7 +157,7 @@ def _training(columns: int = 0) -> list[str]:
         "[optimizer]",
         _line('name = "adamw"', 'or "sgd", as in the paper'),
         _line("weight_decay = 0.3", "how strongly weights are pulled towards zero"),
-        _line(f"sparsity = {0.4 if columns > _MANY else 0.25}", "columns that do not help fade out; 0: never"),
+        _line(f"sparsity = {sparsity:.2f}", "columns that do not help fade out; 0: never"),
         _line("average = 0.95", "evaluate and keep a mean of the weights over rounds"),
     ]
 

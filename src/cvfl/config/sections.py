@@ -56,6 +56,8 @@ class PartyModelConfig(Section):
     """Sizes of the hidden layers; what they mean depends on the model."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
     """Share of the hidden units of `tabular` that are left out at each step of training."""
+    pieces: int = Field(default=8, ge=1, le=1024)
+    """Into how many pieces `tabular` cuts the scale of a number: more of many rows, fewer of few."""
 
 
 class ServerModelConfig(Section):

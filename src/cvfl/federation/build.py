@@ -221,7 +221,14 @@ def party_maker(config: RunConfig, name: str, rows: Rows, categories: tuple[int,
     model, dtype = config.model_of(name), getattr(torch, config.precision)
     shape = tuple(rows.shape[1:])
     return networks.party_model(
-        model.name, shape, model.width, model.hidden, dtype, categories=categories, dropout=model.dropout
+        model.name,
+        shape,
+        model.width,
+        model.hidden,
+        dtype,
+        categories=categories,
+        dropout=model.dropout,
+        pieces=model.pieces,
     )
 
 

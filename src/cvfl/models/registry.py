@@ -39,15 +39,17 @@ def party_model(
     *,
     categories: tuple[int, ...] = (),
     dropout: float = 0.0,
+    pieces: int = 8,
 ) -> Make:
     """A party's model for rows of this shape, giving `width` numbers a row.
 
     `linear` and `mlp` (tanh at the end) take any rows, `tabular` those of tables, `lstm` and `gru` time x channels,
     `cnn` and `resnet` images (C x H x W), `mvcnn` views of an object (V x C x H x W). `categories` says how many values
     each of the last columns takes; only `linear`, `mlp` and `tabular` know them. A registered model and
-    `module:function` are called with those of shape, width, hidden, categories and dropout that they take.
+    `module:function` are called with those of shape, width, hidden, categories, dropout and pieces that they take.
     """
-    given = {"shape": shape, "width": width, "hidden": hidden, "categories": categories, "dropout": dropout}
+    given = {"shape": shape, "width": width, "hidden": hidden, "categories": categories}
+    given |= {"dropout": dropout, "pieces": pieces}
     if ":" in name:
         return _bound(name, _found(name), given, dtype)
     make = PARTY_MODELS[name]
@@ -169,8 +171,8 @@ register_party_model(
 )
 register_party_model(
     "tabular",
-    lambda shape, width, hidden, categories, dropout: Tabular(
-        math.prod(shape) - len(categories), categories, width, hidden, dropout=dropout
+    lambda shape, width, hidden, categories, dropout, pieces: Tabular(
+        math.prod(shape) - len(categories), categories, width, hidden, pieces=pieces, dropout=dropout
     ),
 )
 register_party_model("lstm", lambda shape, width: LSTM(shape[-1], width))

@@ -185,6 +185,7 @@ def party_module(bundle: PartyBundle, folder: Path, own: nn.Module | None = None
             bundle.dtype,
             categories=bundle.categories,
             dropout=made.dropout,
+            pieces=made.pieces,
         )
         model = initialised(make, 0, bundle.names.index(bundle.role) + 1)
         if bundle.first_layer:
