@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +15,7 @@ from rich.console import Console
 from cvfl.cli.align import alignment_line
 from cvfl.cli.errors import extra, one_line
 from cvfl.cli.observers import Observer, observed
-from cvfl.cli.tables import budget_lines, noise_lines, results_table
+from cvfl.cli.tables import budget_lines, noise_lines, results_table, start_lines
 from cvfl.cli.train import free_path
 from cvfl.config.files import load_config
 from cvfl.config.schema import RunConfig
@@ -23,12 +24,14 @@ from cvfl.errors import ConfigError, check_writable
 from cvfl.federation.party import PartyRole
 from cvfl.federation.roles import PartyRun, ServerRun
 from cvfl.federation.server import ServerRole
+from cvfl.federation.start import Start
 from cvfl.protocol import Loss
 from cvfl.protocol.learning.metrics import evaluate
 from cvfl.report.format import metric_label
 from cvfl.runs.directory import RunDirectory, is_being_written
 from cvfl.runtime import one_thread_a_role
 from cvfl.serving.apart import PartyPrediction, ServerPrediction
+from cvfl.serving.bundles import party_start, server_start
 from cvfl.serving.write import check_form, write_scores
 
 MOST_COLUMNS = 5
@@ -43,6 +46,7 @@ Again = Annotated[bool, typer.Option("--align-again", help="Compare all ids, als
 Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS; for this machine only.")]
 LogJson = Annotated[bool, typer.Option("--log-json", help="Print JSON lines instead of a live display.")]
 Predict = Annotated[bool, typer.Option("--predict", help="Score new rows with a trained model instead of training.")]
+FROM = "Start from the models of an earlier run: new rows, the same columns. All roles name the same run."
 Board = Annotated[Path | None, typer.Option("--tensorboard", help="Write scalars for TensorBoard to this folder.")]
 
 
@@ -60,6 +64,9 @@ def server(
     model: Annotated[
         Path | None, typer.Option(help="With --predict: the run directory to use; runs/NAME-SEED when not given.")
     ] = None,
+    from_run: Annotated[
+        Path | None, typer.Option("--from", metavar="RUN", help=f"{FROM} RUN is the server's run directory.")
+    ] = None,
 ) -> None:
     """Run the server of a federation: wait for all parties, train, write the run directory.
 
@@ -67,6 +74,7 @@ def server(
     of the parties with the models of a run; the scores go to the party that had the label.
 
     Example: cvfl server federation.toml --set network.address=0.0.0.0:8443 --set network.certificates=certs
+    Example: cvfl server may.toml --from runs/april-0
     """
     console = Console(highlight=False)
     with (
@@ -79,18 +87,21 @@ def server(
         settings = load_config(config, change or [])
         _tell_terms(settings, seen)
         _load_ahead()
+        _check_start(predict, from_run)
         usual = Path("runs") / f"{config.stem}-{settings.seed}"
         if predict:
             batches = lambda done, total: seen.step("predicting", done, total)  # noqa: E731
             prediction = ServerPrediction(settings, model or usual, stack, batches)
             _listen(prediction.role, settings, insecure, seen)
-            _predicted(prediction.role, seen)
+            if prediction.role.aligned:
+                seen.event(alignment_line(prediction.role.aligned))
+            seen.event("predicted", **prediction.counted)
             return
-        target = out or free_path(usual)
+        target, start = out or free_path(usual), server_start(from_run, settings) if from_run else None
         # Refuses it now rather than after the last round; a crash may have stopped this server while it wrote there.
-        RunDirectory(target, resume=is_being_written(target)).check(settings)
+        RunDirectory(target, is_being_written(target), start.told if start else None).check(settings)
         check_writable(target)
-        run = ServerRun(settings, settings.compressor, state or _state(config, "server"), seen.round, restart)
+        run = ServerRun(settings, settings.compressor, state or _state(config, "server"), seen.round, restart, start)
         if align_again:
             run.role.keeper.forget()
         _listen(run.role, settings, insecure, seen)
@@ -100,7 +111,8 @@ def server(
         if run.role.aligned:
             console.print(alignment_line(run.role.aligned))
         summary = result.summary
-        console.print(results_table([summary]), *budget_lines(summary), *noise_lines(summary), sep="\n")
+        lines = (*start_lines(summary), *budget_lines(summary), *noise_lines(summary))
+        console.print(results_table([summary]), *lines, sep="\n")
 
 
 def _listen(role: ServerRole, settings: RunConfig, insecure: bool, seen: Observer) -> None:
@@ -124,15 +136,6 @@ def _listen(role: ServerRole, settings: RunConfig, insecure: bool, seen: Observe
     carrier.run(lambda missing, seconds: seen.wait(", ".join(missing), seconds))
 
 
-def _predicted(role: ServerRole, seen: Observer) -> None:
-    """What a prediction took: rows, and bytes by what they were for."""
-    if role.aligned:
-        seen.event(alignment_line(role.aligned))
-    sent = role.meter.total()
-    counts = {f"{part}_bytes": getattr(sent, part) for part in ("prediction", "alignment", "setup")}
-    seen.event("predicted", rows=role.facts["rows"][2], **counts)
-
-
 def party(
     config: Config,
     name: Annotated[str, typer.Option(help="Which party this is; its certificate has the same name.")],
@@ -150,12 +153,23 @@ def party(
     model: Annotated[
         Path | None, typer.Option(help="With --predict: the folder of the party's model; models/CONFIG by default.")
     ] = None,
+    from_model: Annotated[
+        Path | None, typer.Option("--from", metavar="FOLDER", help=f"{FROM} FOLDER has this party's model.")
+    ] = None,
+    joins: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="The others start from this run, by its number; this party was not in it."),
+    ] = None,
 ) -> None:
     """Run one party of a federation: it needs its own section, its own table, the server's address and a certificate.
 
     With --predict its table has new rows. The party that had the label writes their scores, to scores.csv or --out.
+    With --from it starts from its model of an earlier run; `cvfl model show` tells the number of that run, which a
+    party that was not in it gives to --joins.
 
     Example: cvfl party federation.toml --name hospital --set network.address=cvfl.example.org:8443
+    Example: cvfl party may.toml --name hospital --from models/april
+    Example: cvfl party may.toml --name clinic --joins 1f0c9a52b7d3e846
     """
     console = Console(highlight=False)
     with one_line(), ExitStack() as stack, observed(console, name, log_json, None) as seen, one_thread_a_role():
@@ -163,6 +177,7 @@ def party(
         settings = load_config(config, change or [])
         _tell_terms(settings, seen)
         usual = Path("models") / config.stem
+        _check_start(predict, from_model, joins)
         if predict:
             target = out or Path("scores.csv")
             check_form(target)
@@ -173,18 +188,36 @@ def party(
                 rows = write_scores(new.rows.batches(), target)
                 seen.event("finished", rows=rows, scores=str(target))
             return
-        run = PartyRun(settings, name, state or _state(config, name), stack, seen.step, restart=restart)
+        target, start = out or usual, _party_start(from_model, joins, name, settings)
+        if from_model and from_model.resolve() == target.resolve():
+            raise ConfigError(f"--from: the models of this run go to {target}, too; choose another folder with --out")
+        run = PartyRun(settings, name, state or _state(config, name), stack, seen.step, restart=restart, start=start)
         run.role.identity = identity = _identity(settings, name, insecure)
         if align_again:
             run.role.keeper.forget()
 
-        target = out or usual
         check_writable(target)
         _attend(run.role, settings, identity, seen, lambda: run.notes)
         run.finish(target)
         for line in _columns_line(run):
             seen.event(line)
         seen.event("finished", model=str(target / f"{name}.safetensors"))
+
+
+def _check_start(predict: bool, from_model: Path | None, joins: str | None = None) -> None:
+    if predict and (from_model or joins):
+        raise ConfigError("--predict trains nothing, so that it starts from nothing; name the models with --model")
+    if from_model and joins:
+        raise ConfigError("--joins is for a party that was not in the earlier run; take it or --from, not both")
+
+
+def _party_start(folder: Path | None, joins: str | None, name: str, settings: RunConfig) -> Start | None:
+    """What this party starts from, if it does not start afresh."""
+    if joins is not None and not re.fullmatch(r"[0-9a-f]{16,64}", joins):
+        raise ConfigError(f"--joins: {joins!r} is no number of a run; the others find it with `cvfl model show`")
+    if joins is not None:
+        return Start.joining(joins)
+    return party_start(folder, name, settings) if folder else None
 
 
 def _columns_line(run: PartyRun) -> Iterator[str]:

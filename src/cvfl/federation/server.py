@@ -147,6 +147,7 @@ class ServerRole:
         if not isinstance(hello, Hello):
             raise RemoteProtocolError("the first message of a party is its hello")
         m = admitted(hello, name, self.names, self.terms)
+        self.rows.welcome(hello.name, hello.offer)
         if m in self._links:
             raise RemoteProtocolError(f"{hello.name} is here already")
         if not self.done:
