@@ -30,10 +30,10 @@ class Loop:
         config: RunConfig,
         folder: Path,
         order: random.Random | None = None,
-        earlier: Callable[[str], Start] | None = None,
+        earlier: Callable[[str], Start | None] = lambda role: None,
     ) -> None:
         self.config, self.folder, self.order = config, folder, order
-        self.earlier = earlier or (lambda role: None)
+        self.earlier = earlier
         """What a role starts from, whenever it is started."""
         self.restart = False
         self.names = federation_names(config)

@@ -119,7 +119,8 @@ class Start:
             return replace(recipe, models=models)
         self._check_outputs(self.server, recipe, outputs)
         model = self._server_model(self.server, recipe)
-        return replace(recipe, models=models, server_model=partial(copy.deepcopy, model))
+        # Where roles are apart a party has no theta_0 but that of the seed, which its compressor may begin with.
+        return replace(recipe, models=models, server_model=partial(copy.deepcopy, model), guess=recipe.server_model)
 
     def _party(self, recipe: Recipe, m: int, name: str) -> MakeModel:
         make, bundle = recipe.models[m - 1], self.parties.get(name)
