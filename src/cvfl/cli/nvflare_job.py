@@ -40,7 +40,7 @@ def nvflare_job(
     Example: cvfl nvflare-job federation.toml scores --predict
     Example: cvfl nvflare-job may.toml job --start
     """
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     with one_line():
         settings = load_config(config, change or [])
         if start and predict:
