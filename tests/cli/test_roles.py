@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from conformance.cases import settings, write_config
 from conformance.processes import Processes
 from cvfl.cli import app
+from cvfl.config.files import load_config
+from cvfl.federation.train import train
 from cvfl.runtime.grpc.certificates import make_certificates
 
 
@@ -185,3 +187,21 @@ def test_terms_that_differ_are_named_on_both_sides(folder: Path) -> None:
     assert "the server {'eta': 0.1, " in line
     assert differs in roles.errors("server")
     assert roles.events("server")[0]["event"] == "listening"
+
+
+def test_what_a_role_starts_from_is_one_thing(folder: Path) -> None:
+    started = ("party", "fed.toml", "--name", "bank", *CERTS)
+    number = "0123456789abcdef"
+    assert refused(*started, "--from", "models", "--joins", number).startswith("--joins is for a party that was not in")
+    assert refused(*started, "--predict", "--from", "models").startswith("--predict trains nothing")
+    assert refused("server", "fed.toml", *CERTS, "--predict", "--from", "run").startswith("--predict trains nothing")
+    assert refused(*started, "--joins", "april") == (
+        "--joins: 'april' is no number of a run; the others find it with `cvfl model show`"
+    )
+    assert refused(*started, "--from", "models") == (
+        "models: no bundle is there; name a run directory, or the folder of a role's model"
+    )
+    train(load_config(folder / "fed.toml"), out=folder / "run", workers=1)
+    folders = ("--from", "run/parameters", "--out", "run/parameters")
+    assert refused(*started, *folders).startswith("--from: the models of this run go to run/parameters, too")
+    assert refused(*started[:3], "shop", *CERTS, "--from", "run") == "run: there is no model of shop; name its folder"

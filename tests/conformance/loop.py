@@ -12,6 +12,7 @@ from conformance.cases import SERVER
 from conformance.outcome import Outcome, lines, of_parties, written
 from cvfl.config.schema import RunConfig
 from cvfl.federation.roles import PartyRun, ServerRun, federation_names
+from cvfl.federation.start import Start
 
 opened: list[ExitStack] = []
 """Tables of loops, for a test to close whatever happened."""
@@ -24,8 +25,16 @@ class Loop:
     connections; `present` is who the server believes to be here, by which connection.
     """
 
-    def __init__(self, config: RunConfig, folder: Path, order: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: Path,
+        order: random.Random | None = None,
+        earlier: Callable[[str], Start | None] = lambda role: None,
+    ) -> None:
         self.config, self.folder, self.order = config, folder, order
+        self.earlier = earlier
+        """What a role starts from, whenever it is started."""
         self.restart = False
         self.names = federation_names(config)
         self.stack = ExitStack()
@@ -45,7 +54,9 @@ class Loop:
         if role == SERVER:
             if self.parties:
                 self.server.close()
-            self.server: ServerRun = ServerRun(self.config, "test", self.folder / SERVER, restart=self.restart)
+            self.server: ServerRun = ServerRun(
+                self.config, "test", self.folder / SERVER, restart=self.restart, start=self.earlier(SERVER)
+            )
             self.present.clear()
             for name in self.names:
                 self.up[name].clear()
@@ -54,7 +65,9 @@ class Loop:
             return
         if role in self.parties:
             self.parties[role].close()
-        self.parties[role] = PartyRun(self.config, role, self.folder / role, self.stack, restart=self.restart)
+        self.parties[role] = PartyRun(
+            self.config, role, self.folder / role, self.stack, restart=self.restart, start=self.earlier(role)
+        )
         self._call(role)
 
     def _call(self, name: str) -> None:

@@ -27,7 +27,7 @@ from cvfl.config.files import load_config
 from cvfl.config.schema import RunConfig
 from cvfl.config.sections import PrivacyConfig
 from cvfl.errors import ConfigError, CvflError
-from cvfl.federation.nvflare import CLASSES, PROGRESS_FILE, ROLES, _settings, write_job
+from cvfl.federation.nvflare import CLASSES, PROGRESS_FILE, ROLES, job_settings, write_job
 from cvfl.federation.nvflare_simulator import train_nvflare
 from cvfl.federation.roles import PartyRun
 from cvfl.federation.train import train
@@ -328,8 +328,8 @@ GREEDY: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("wish", GREEDY)
 def test_from_a_job_a_site_takes_terms_and_names_alone(wish: str, tmp_path: Path) -> None:
     own = '[data]\nid = "person"\n[party.hospital]\ntable = "own.csv"\n'
-    name, config = _settings(site(tmp_path, JOB | GREEDY[wish], own))
-    _, expected = _settings(replace(site(tmp_path / "other", JOB, own), local=tmp_path / "local"))
+    name, config = job_settings(site(tmp_path, JOB | GREEDY[wish], own))
+    _, expected = job_settings(replace(site(tmp_path / "other", JOB, own), local=tmp_path / "local"))
     assert name == "people"
     assert config == expected
     assert config.party["hospital"].table == tmp_path / "local" / "own.csv"
@@ -341,24 +341,24 @@ def test_from_a_job_a_site_takes_terms_and_names_alone(wish: str, tmp_path: Path
 def test_a_job_names_no_code(code: str, tmp_path: Path) -> None:
     job = JOB | {"server_model": {"name": code}}
     with pytest.raises(ConfigError, match=r"server_model.name: a job cannot name code"):
-        _settings(site(tmp_path / "without", job, None))
+        job_settings(site(tmp_path / "without", job, None))
     with pytest.raises(ConfigError, match=r"server_model.name: a job cannot name code"):
-        _settings(site(tmp_path / "another", job, '[server_model]\nname = "own:model"\n'))
-    _, config = _settings(site(tmp_path / "agreed", job, f'[server_model]\nname = "{code}"\n'))
+        job_settings(site(tmp_path / "another", job, '[server_model]\nname = "own:model"\n'))
+    _, config = job_settings(site(tmp_path / "agreed", job, f'[server_model]\nname = "{code}"\n'))
     assert config.server_model.name == code
 
 
 def test_a_job_opens_no_files_of_a_site(tmp_path: Path) -> None:
     job = JOB | {"data": {"name": "mimic3"}, "party": {}}
     with pytest.raises(ConfigError, match=r"data.name: a job cannot open files of a site; to use 'mimic3', say so in"):
-        _settings(site(tmp_path / "other", job, '[data]\nname = "adult"\npath = "here"\n'))
-    _, config = _settings(site(tmp_path / "agreed", job, '[data]\nname = "mimic3"\npath = "here"\n'))
+        job_settings(site(tmp_path / "other", job, '[data]\nname = "adult"\npath = "here"\n'))
+    _, config = job_settings(site(tmp_path / "agreed", job, '[data]\nname = "mimic3"\npath = "here"\n'))
     assert config.data.path == tmp_path / "agreed" / "local" / "here"
-    _, config = _settings(site(tmp_path / "public", job | {"data": {"name": "wine"}}, None))
+    _, config = job_settings(site(tmp_path / "public", job | {"data": {"name": "wine"}}, None))
     assert config.data.name == "wine"
 
 
 def test_a_site_without_a_file_has_no_table_whatever_the_job_says(tmp_path: Path) -> None:
-    _, config = _settings(site(tmp_path, JOB | GREEDY["a query"], None))
+    _, config = job_settings(site(tmp_path, JOB | GREEDY["a query"], None))
     with ExitStack() as stack, pytest.raises(ConfigError, match=r"party.hospital has no table"):
         PartyRun(config, "hospital", tmp_path / "state", stack)

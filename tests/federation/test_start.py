@@ -272,8 +272,8 @@ def test_in_python_a_run_is_enough() -> None:
     assert first.started_from is None
     assert second.started_from is not None
     assert second.parameters != may.fit("identity", rounds=3, progress=False).parameters
-    with pytest.raises(ConfigError, match="start is for runs in one process"):
-        may.fit("identity", runtime="grpc", start=first)
+    with pytest.raises(ConfigError, match="bank: width of its model: 3 here"):  # before any process is started
+        may.fit("identity", runtime="grpc", start=first, party_model={"width": 3})
     tensors = cvfl.Federation.from_tensors(
         {name: torch.randn(60, 2) for name in ("bank", "shop")}, torch.arange(60) % 2
     )

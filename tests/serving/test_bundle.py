@@ -69,8 +69,10 @@ def test_a_party_s_bundle_holds_nothing_of_another_role(run, tmp_path):
     assert found.server is None
     assert party_module(bundle, alone)
     text = (alone / f"shop{MODEL}").read_text() + read_preparation(bundle, alone).model_dump_json()
-    for foreign in ("income", "debt", "since", "target", "yes", "threshold", "units"):
+    for foreign in ("income", "debt", "since", "target", "yes", "threshold"):
         assert foreign not in text
+    assert bundle.table is not None
+    assert (bundle.table.label, bundle.table.classes, bundle.table.units) == (None, (), None)
     assert "spent" in text
     with pytest.raises(DataError, match="the bundle of bank is missing; each party has its own"):
         Predictor(found)

@@ -226,9 +226,9 @@ class Federation:
                     start=_started(start),
                 )
                 return Run(target, result.models, folder)
-            self._elsewhere(runtime, models or server_model, resume, start)
+            self._elsewhere(runtime, models or server_model, resume)
             try:
-                self._apart(runtime, config, target, seen)
+                self._apart(runtime, config, target, seen, _started(start))
             except _Stop:
                 raise ConfigError(f"runtime = {runtime!r}: a run that a callback stops leaves no record") from None
         return Run(target, folder=folder)
@@ -240,7 +240,7 @@ class Federation:
             raise ConfigError(f"models of {', '.join(models)}; the parties are {', '.join(self.parties)}")
         return [_maker(models[name]) for name in self.parties]
 
-    def _elsewhere(self, runtime: str, own_models: object, resume: bool, start: object) -> None:
+    def _elsewhere(self, runtime: str, own_models: object, resume: bool) -> None:
         """What cannot leave this process."""
         if runtime not in ("grpc", "nvflare"):
             raise ConfigError(f"runtime: 'inprocess', 'grpc' or 'nvflare', not {runtime!r}")
@@ -253,15 +253,17 @@ class Federation:
             )
         if resume:
             raise ConfigError(f"runtime = {runtime!r}: resume goes on with runs in one process")
-        if start:
-            raise ConfigError(f"runtime = {runtime!r}: start is for runs in one process")
 
-    def _apart(self, runtime: str, config: RunConfig, out: Path, seen: Callable[[Progress], None]) -> None:
+    def _apart(
+        self, runtime: str, config: RunConfig, out: Path, seen: Callable[[Progress], None], start: Start | None
+    ) -> None:
         """Train with every role in a process of its own."""
+        if start:
+            start.check(config)
         if runtime == "nvflare":
             from cvfl.federation.nvflare_simulator import train_nvflare  # noqa: PLC0415  an extra
 
-            train_nvflare(config, out, "fit", seen)
+            train_nvflare(config, out, "fit", seen, start)
             return
         from cvfl.federation.processes import train_grpc  # noqa: PLC0415  an extra
 
@@ -271,7 +273,8 @@ class Federation:
             for name, section in config.party.items():
                 values["party"][name] |= {"url": section.url} if section.url else {}  # with its password
             path.write_text(tomlkit.dumps(values), encoding="utf-8")
-            train_grpc(path, [], out, lambda event: seen(progress_of(event)) if event["event"] == "round" else None)
+            on_event = lambda event: seen(progress_of(event)) if event["event"] == "round" else None  # noqa: E731
+            train_grpc(path, [], out, on_event, start_from=start)
 
 
 def _started(run: Run | str | Path | None) -> Start | None:

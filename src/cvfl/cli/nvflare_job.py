@@ -10,8 +10,10 @@ from rich.console import Console
 
 from cvfl.cli.errors import one_line
 from cvfl.config.files import load_config
-from cvfl.federation.nvflare import CLASSES, SITE_FILE, write_job
+from cvfl.errors import ConfigError
+from cvfl.federation.nvflare import CLASSES, ROLES, SITE_FILE, START_ROLES, write_job
 from cvfl.runtime.nvflare.provisioned import allow
+from cvfl.serving.nvflare import write_prediction_job
 
 
 def nvflare_job(
@@ -21,20 +23,37 @@ def nvflare_job(
     change: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key; repeat for more.")
     ] = None,
+    start: Annotated[
+        bool, typer.Option("--start", help="Train on from the models of an earlier run that the sites have.")
+    ] = False,
+    predict: Annotated[
+        bool, typer.Option("--predict", help="Score new rows with the models that the sites have, instead of training.")
+    ] = False,
 ) -> None:
     """Write a job that a provisioned NVIDIA FLARE federation accepts; its sites have the parties' names.
 
     The job tells the terms of the run and the parties' names. Tables, labels and paths stay out of it: each site
-    has them in its own file. docs/nvflare.md says how.
+    has them in its own file. docs/nvflare.md says how. With --start or --predict sites use models that they have:
+    which ones, on which rows, and where scores go is in their own files, too.
 
     Example: cvfl nvflare-job federation.toml job
+    Example: cvfl nvflare-job federation.toml scores --predict
+    Example: cvfl nvflare-job may.toml job --start
     """
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     with one_line():
         settings = load_config(config, change or [])
-        names = write_job(settings, name or config.stem, out)
+        if start and predict:
+            raise ConfigError("--predict trains nothing, so that it starts from nothing; leave --start out")
+        if predict:
+            names = write_prediction_job(settings, name or f"{config.stem}-predict", out)
+        else:
+            names = write_job(settings, name or config.stem, out, START_ROLES if start else ROLES)
         console.print(f"{out}: a job for the sites {', '.join(names)}")
-        if settings.data.name is None:
+        if start or predict:
+            kind = "start" if start else "predict"
+            console.print(f"each site needs its section [{kind}.NAME] in local/{SITE_FILE}, the server [{kind}.server]")
+        if settings.data.name is None and not predict:
             console.print(f"each site needs its section [party.NAME] in local/{SITE_FILE}")
 
 

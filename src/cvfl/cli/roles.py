@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +15,7 @@ from rich.console import Console
 from cvfl.cli.align import alignment_line
 from cvfl.cli.errors import extra, one_line
 from cvfl.cli.observers import Observer, observed
-from cvfl.cli.tables import budget_lines, noise_lines, results_table
+from cvfl.cli.tables import budget_lines, noise_lines, results_table, start_lines
 from cvfl.cli.train import free_path
 from cvfl.config.files import load_config
 from cvfl.config.schema import RunConfig
@@ -23,12 +24,14 @@ from cvfl.errors import ConfigError, check_writable
 from cvfl.federation.party import PartyRole
 from cvfl.federation.roles import PartyRun, ServerRun
 from cvfl.federation.server import ServerRole
+from cvfl.federation.start import Start
 from cvfl.protocol import Loss
 from cvfl.protocol.learning.metrics import evaluate
 from cvfl.report.format import metric_label
 from cvfl.runs.directory import RunDirectory, is_being_written
 from cvfl.runtime import one_thread_a_role
 from cvfl.serving.apart import PartyPrediction, ServerPrediction
+from cvfl.serving.bundles import party_start, server_start
 from cvfl.serving.online.roles import check_serves
 from cvfl.serving.online.stock import PartyStock, ServerStock
 from cvfl.serving.write import check_form, write_scores
@@ -49,6 +52,7 @@ MEMORY_MB, REFRESH = 512, 600.0
 Memory = Annotated[int, typer.Option(min=0, help="With --serve: MB for embeddings that are computed ahead.")]
 Refresh = Annotated[float, typer.Option(min=1, help="With --serve: seconds after which a query is asked again.")]
 Serve = Annotated[bool, typer.Option("--serve", help="Serve scores to the door of `cvfl serve` until it is stopped.")]
+FROM = "Start from the models of an earlier run: new rows, the same columns. All roles name the same run."
 Board = Annotated[Path | None, typer.Option("--tensorboard", help="Write scalars for TensorBoard to this folder.")]
 
 
@@ -68,6 +72,9 @@ def server(
         Path | None,
         typer.Option(help="With --predict or --serve: the run directory to use; runs/NAME-SEED when not given."),
     ] = None,
+    from_run: Annotated[
+        Path | None, typer.Option("--from", metavar="RUN", help=f"{FROM} RUN is the server's run directory.")
+    ] = None,
 ) -> None:
     """Run the server of a federation: wait for all parties, train, write the run directory.
 
@@ -76,6 +83,7 @@ def server(
     every request at the door of `cvfl serve`.
 
     Example: cvfl server federation.toml --set network.address=0.0.0.0:8443 --set network.certificates=certs
+    Example: cvfl server may.toml --from runs/april-0
     """
     console = Console(highlight=False)
     with (
@@ -88,6 +96,7 @@ def server(
         settings = load_config(config, change or [])
         tell_terms(settings, seen)
         _load_ahead()
+        _check_start(predict or serve, from_run)
         usual = Path("runs") / f"{config.stem}-{settings.seed}"
         _one_of(predict, serve)
         if serve:
@@ -97,13 +106,15 @@ def server(
             batches = lambda done, total: seen.step("predicting", done, total)  # noqa: E731
             prediction = ServerPrediction(settings, model or usual, stack, batches)
             _listen(prediction.role, settings, insecure, seen)
-            _predicted(prediction.role, seen)
+            if prediction.role.aligned:
+                seen.event(alignment_line(prediction.role.aligned))
+            seen.event("predicted", **prediction.counted)
             return
-        target = out or free_path(usual)
+        target, start = out or free_path(usual), server_start(from_run, settings) if from_run else None
         # Refuses it now rather than after the last round; a crash may have stopped this server while it wrote there.
-        RunDirectory(target, resume=is_being_written(target)).check(settings)
+        RunDirectory(target, is_being_written(target), start.told if start else None).check(settings)
         check_writable(target)
-        run = ServerRun(settings, settings.compressor, state or state_of(config, "server"), seen.round, restart)
+        run = ServerRun(settings, settings.compressor, state or state_of(config, "server"), seen.round, restart, start)
         if align_again:
             run.role.keeper.forget()
         _listen(run.role, settings, insecure, seen)
@@ -113,7 +124,8 @@ def server(
         if run.role.aligned:
             console.print(alignment_line(run.role.aligned))
         summary = result.summary
-        console.print(results_table([summary]), *budget_lines(summary), *noise_lines(summary), sep="\n")
+        lines = (*start_lines(summary), *budget_lines(summary), *noise_lines(summary))
+        console.print(results_table([summary]), *lines, sep="\n")
 
 
 def _listen(role: ServerRole, settings: RunConfig, insecure: bool, seen: Observer) -> None:
@@ -137,15 +149,6 @@ def _listen(role: ServerRole, settings: RunConfig, insecure: bool, seen: Observe
     carrier.run(lambda missing, seconds: seen.wait(", ".join(missing), seconds))
 
 
-def _predicted(role: ServerRole, seen: Observer) -> None:
-    """What a prediction took: rows, and bytes by what they were for."""
-    if role.aligned:
-        seen.event(alignment_line(role.aligned))
-    sent = role.meter.total()
-    counts = {f"{part}_bytes": getattr(sent, part) for part in ("prediction", "alignment", "setup")}
-    seen.event("predicted", rows=role.facts["rows"][2], **counts)
-
-
 def party(
     config: Config,
     name: Annotated[str, typer.Option(help="Which party this is; its certificate has the same name.")],
@@ -167,13 +170,24 @@ def party(
     ] = None,
     memory: Memory = MEMORY_MB,
     refresh: Refresh = REFRESH,
+    from_model: Annotated[
+        Path | None, typer.Option("--from", metavar="FOLDER", help=f"{FROM} FOLDER has this party's model.")
+    ] = None,
+    joins: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="The others start from this run, by its number; this party was not in it."),
+    ] = None,
 ) -> None:
     """Run one party of a federation: it needs its own section, its own table, the server's address and a certificate.
 
     With --predict its table has new rows. The party that had the label writes their scores, to scores.csv or --out.
     With --serve it answers what the door of `cvfl serve` asks, which is at the party that had the label.
+    With --from it starts from its model of an earlier run; `cvfl model show` tells the number of that run, which a
+    party that was not in it gives to --joins.
 
     Example: cvfl party federation.toml --name hospital --set network.address=cvfl.example.org:8443
+    Example: cvfl party may.toml --name hospital --from models/april
+    Example: cvfl party may.toml --name clinic --joins 1f0c9a52b7d3e846
     """
     console = Console(highlight=False)
     with one_line(), ExitStack() as stack, observed(console, name, log_json, None) as seen, one_thread_a_role():
@@ -181,6 +195,7 @@ def party(
         settings = load_config(config, change or [])
         tell_terms(settings, seen)
         usual = Path("models") / config.stem
+        _check_start(predict or serve, from_model, joins)
         _one_of(predict, serve)
         if serve:
             place = state or state_of(config, f"serve-{name}")
@@ -196,18 +211,38 @@ def party(
                 rows = write_scores(new.rows.batches(), target)
                 seen.event("finished", rows=rows, scores=str(target))
             return
-        run = PartyRun(settings, name, state or state_of(config, name), stack, seen.step, restart=restart)
+        target, start = out or usual, _party_start(from_model, joins, name, settings)
+        if from_model and from_model.resolve() == target.resolve():
+            raise ConfigError(f"--from: the models of this run go to {target}, too; choose another folder with --out")
+        run = PartyRun(settings, name, state or state_of(config, name), stack, seen.step, restart=restart, start=start)
         run.role.identity = identity = identity_of(settings, name, insecure)
         if align_again:
             run.role.keeper.forget()
 
-        target = out or usual
         check_writable(target)
         _attend(run.role, settings, identity, seen, lambda: run.notes)
         run.finish(target)
         for line in _columns_line(run):
             seen.event(line)
         seen.event("finished", model=str(target / f"{name}.safetensors"))
+
+
+def _check_start(predict: bool, from_model: Path | None, joins: str | None = None) -> None:
+    if predict and (from_model or joins):
+        raise ConfigError(
+            "--predict trains nothing, nor does --serve: leave --from out, and name the models with --model"
+        )
+    if from_model and joins:
+        raise ConfigError("--joins is for a party that was not in the earlier run; take it or --from, not both")
+
+
+def _party_start(folder: Path | None, joins: str | None, name: str, settings: RunConfig) -> Start | None:
+    """What this party starts from, if it does not start afresh."""
+    if joins is not None and not re.fullmatch(r"[0-9a-f]{16,64}", joins):
+        raise ConfigError(f"--joins: {joins!r} is no number of a run; the others find it with `cvfl model show`")
+    if joins is not None:
+        return Start.joining(joins)
+    return party_start(folder, name, settings) if folder else None
 
 
 def _columns_line(run: PartyRun) -> Iterator[str]:

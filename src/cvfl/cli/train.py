@@ -71,11 +71,12 @@ def train(
 
     Example: cvfl train examples/digits.toml --set compressor=scalar:bits=2 --set seed=7 --out runs/scalar-7
     Example: cvfl train may.toml --from runs/april-0
+    Example: cvfl train may.toml --from runs/april-0 --runtime grpc
     """
     console = Console(highlight=False)
     with one_line():
         settings = load_config(config, change or [])
-        _check_runtime(runtime, emulate_latency, resume, from_run)
+        _check_runtime(runtime, emulate_latency, resume)
         start = _start(from_run, settings)
         usual = Path("runs") / f"{config.stem}-{settings.seed}"
         target = out or (_stopped(usual) if resume else free_path(usual))
@@ -98,9 +99,9 @@ def train(
                         start=start,
                     ).summary
                 case Runtime.NVFLARE:
-                    summary = train_nvflare(settings, target, config.stem, seen.round).summary
+                    summary = train_nvflare(settings, target, config.stem, seen.round, start).summary
                 case Runtime.GRPC:
-                    summary = train_grpc(config, change or [], target, partial(replay, seen), emulate_latency)
+                    summary = train_grpc(config, change or [], target, partial(replay, seen), emulate_latency, start)
             if references:
                 summary = add_references(target, references)
         if log_json:
@@ -125,14 +126,12 @@ def train(
             raise typer.Exit(130)
 
 
-def _check_runtime(runtime: Runtime, emulate_latency: float, resume: bool, from_run: Path | None) -> None:
+def _check_runtime(runtime: Runtime, emulate_latency: float, resume: bool) -> None:
     """What a runtime does not have."""
     if emulate_latency and runtime is not Runtime.GRPC:
         raise ConfigError("--emulate-latency needs --runtime grpc: in one process nothing travels")
     if resume and runtime is not Runtime.INPROCESS:
         raise ConfigError("--resume is for runs in one process; `cvfl server` and `cvfl party` go on by themselves")
-    if from_run and runtime is not Runtime.INPROCESS:
-        raise ConfigError("--from is for runs in one process; over gRPC and FLARE roles start with fresh models")
 
 
 def _start(run: Path | None, settings: RunConfig) -> Start | None:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from cvfl.config.schema import RunConfig
-from cvfl.federation.agreement.terms import terms_of
+from cvfl.federation.agreement.terms import terms_from, terms_of
+from cvfl.federation.start import Start
 from cvfl.protocol import Loss
 from cvfl.types import SERVER
 from cvfl.wire.control import Begin, Hello, Offer, encode_control
@@ -22,9 +23,11 @@ _CERTIFICATE = 1_000
 _BLINDED, _SHORT = 64, 11  # bytes of an id at every step of its way round, and at its end
 
 
-def around(config: RunConfig, facts: dict[str, Any], ids: Sequence[int], evaluations: int) -> int:
+def around(
+    config: RunConfig, facts: dict[str, Any], ids: Sequence[int], evaluations: int, start: Start | None = None
+) -> int:
     """Bytes of set-up and alignment of a run with these facts, whose parties hold so many ids each."""
-    names, terms = facts["names"], terms_of(config)
+    names, terms = facts["names"], terms_of(config) | terms_from(start)
     M, tables = len(names), config.data.name is None
     total = M * (_WORDS + _NOTED * evaluations + len(encode_control(Begin(session=1, m=1, t0=0, facts=facts), SERVER)))
     for name, width, compressor in zip(names, facts["widths"], facts["compressors"], strict=True):

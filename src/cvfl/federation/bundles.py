@@ -18,7 +18,7 @@ from cvfl.config.schema import RunConfig
 from cvfl.config.sections import id_columns
 from cvfl.data.tables.prepare import Preparation
 from cvfl.federation.agreement.terms import digest_of, terms_of
-from cvfl.protocol import Party, PartyMachine, Recipe, Server, Units
+from cvfl.protocol import Loss, Party, PartyMachine, Recipe, Server, Units
 from cvfl.protocol.learning.decision import Decided
 from cvfl.runs.bundle import Bundle, PartyBundle, Reading, ServerBundle, columns_of, write_bundle
 from cvfl.runs.directory import fingerprint, versions
@@ -57,11 +57,13 @@ class BundleMaker:
         categories: tuple[int, ...] = (),
         classes: tuple[str, ...] = (),
         own_model: bool = False,
+        units: Units | None = None,
     ) -> PartyBundle:
         """That of a party which has trained; a module of the user's own cannot be made again from a file."""
         party: Party = machine if isinstance(machine, Party) else machine.party  # type: ignore[attr-defined]
         name, shape = party.holding.name, tuple(party.holding.train.shape[1:])
-        return self.party(name, fingerprint(party.models[name]), shape, preparation, categories, classes, own_model)
+        parameters = fingerprint(party.models[name])
+        return self.party(name, parameters, shape, preparation, categories, classes, own_model, units)
 
     def party(
         self,
@@ -72,8 +74,9 @@ class BundleMaker:
         categories: tuple[int, ...] = (),
         classes: tuple[str, ...] = (),
         own_model: bool = False,
+        units: Units | None = None,
     ) -> PartyBundle:
-        """That of a party whose weights have this hash, and whose rows this shape."""
+        """That of a party whose weights have this hash, and whose rows this shape; `units` are those of its label."""
         config, at = self.config, self.recipe.names.index(name)
         return PartyBundle(
             **self._common(name, parameters),
@@ -84,7 +87,7 @@ class BundleMaker:
             first_layer=self.recipe.parted,
             clip=config.privacy.clip,
             compressor=_compressor(config, self.recipe, at),
-            table=_reading(config, name, classes) if preparation else None,
+            table=_reading(config, name, classes, self._quantity(units)) if preparation else None,
             columns=columns_of(preparation) if preparation else {},
         )
 
@@ -123,6 +126,10 @@ class BundleMaker:
     def _widths(self) -> tuple[int, ...]:
         return self.recipe.plan.widths
 
+    def _quantity(self, units: Units | None) -> Units | None:
+        """Classes have no units."""
+        return units if self.recipe.plan.loss is Loss.SQUARED else None
+
     def _common(self, role: str, parameters: str) -> dict[str, Any]:
         return {
             "role": role,
@@ -150,7 +157,7 @@ def _compressor(config: RunConfig, recipe: Recipe, at: int) -> str:
     return f"scalar:bits={finest(recipe.plan.M)},low={low:g},high={high:g}"
 
 
-def _reading(config: RunConfig, name: str, classes: tuple[str, ...]) -> Reading:
+def _reading(config: RunConfig, name: str, classes: tuple[str, ...], units: Units | None) -> Reading:
     section = config.party[name]
     return Reading(
         alignment=config.data.alignment,
@@ -162,4 +169,5 @@ def _reading(config: RunConfig, name: str, classes: tuple[str, ...]) -> Reading:
         missing=section.missing,
         label=section.label,
         classes=classes if section.label else (),
+        units=units if section.label else None,
     )

@@ -5,7 +5,7 @@
     JOB/app/config/cvfl.json               the run's terms and the parties' names
 
     SITE/local/cvfl.toml                   what is a party's own: its table, its model, its compressor
-    SITE/cvfl/NAME/                        its state while the run goes on, its model afterwards
+    SITE/cvfl/NAME/                        its state while the run goes on, its model afterwards; at the server its run
 
 From a job a site takes the terms and the names, nothing else: tables, columns, code and compressors are its own affair.
 Its file is laid over the terms. If it changes one, the server refuses the party.
@@ -17,6 +17,7 @@ import json
 import logging
 import os
 import re
+import shutil
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,18 +32,26 @@ from cvfl.data.sets.catalogue import READERS
 from cvfl.errors import ConfigError, writing
 from cvfl.federation.load import row_key
 from cvfl.federation.roles import PartyRun, ServerRun, federation_names
+from cvfl.federation.start import Start
 from cvfl.privacy.identity import Identity
 from cvfl.runs.progress import Progress, progress_values
-from cvfl.runtime.nvflare.place import Place
+from cvfl.runtime.nvflare.mailbox import PartyDuty
+from cvfl.runtime.nvflare.place import Place, ServerDuty
 
 JOB_FILE, SITE_FILE, ERROR_FILE, PROGRESS_FILE = "cvfl.json", "cvfl.toml", "error.txt", "progress.jsonl"
 CONTROLLER = "cvfl.runtime.nvflare.controller.ServerController"
 EXECUTOR = "cvfl.runtime.nvflare.executor.PartyExecutor"
 ROLES = "cvfl.federation.nvflare.JobRoles"
-CLASSES = (CONTROLLER, EXECUTOR, ROLES)
+START_ROLES, PREDICT_ROLES = "cvfl.serving.nvflare.StartRoles", "cvfl.serving.nvflare.PredictRoles"
+"""Of jobs that use models which sites have: to start from them, or to predict with them."""
+CLASSES = (CONTROLLER, EXECUTOR, ROLES, START_ROLES, PREDICT_ROLES)
 """What a site must allow FLARE to build."""
 SITE_VARIABLE = "CVFL_SITE_FILE"
 """Names the site's file where there is another one than in its folder; a job cannot set it."""
+OF_MODELS = ("start", "predict")
+"""Sections of a site's file that say which models such jobs use."""
+RUN = "run"
+"""The folder in which the server keeps its run directory, for such jobs."""
 _PATIENCE = {"checkpoint_every", "wait_limit", "round_limit"}
 _log = logging.getLogger(__name__)
 
@@ -72,19 +81,23 @@ def local_values(config: RunConfig) -> dict[str, Any]:
     return values
 
 
-def write_job(config: RunConfig, name: str, folder: Path) -> tuple[str, ...]:
-    """Write the job; its parties' names."""
+def write_job(config: RunConfig, name: str, folder: Path, roles: str = ROLES) -> tuple[str, ...]:
+    """Write the job; its parties' names. `roles` is the component that makes the roles."""
     run_folder(folder, name)  # refuses a name that sites would refuse
     names = federation_names(config)
     values = config.model_dump(mode="json", exclude_unset=True)
     values["network"] = config.network.model_dump(include=_PATIENCE)
-    write_job_folder(folder, name, names, ROLES, {"name": name, "config": shared_values(values)})
+    write_job_folder(folder, name, names, roles, {"name": name, "config": shared_values(values)})
     return names
 
 
-def write_site_file(config: RunConfig, path: Path) -> None:
+def write_site_file(config: RunConfig, path: Path, start: Start | None = None) -> None:
     """Write what all sites of a simulation on this machine have: everything."""
     values = local_values(config)
+    if start:
+        roles = ("server", *federation_names(config))
+        known, new = {"model": str(Path(start.place).resolve())}, {"joins": start.run}
+        values["start"] = {role: known if role in ("server", *start.names) else new for role in roles}
     if config.data.name is None:
         check_tables(config)
         secret = path.with_name("row_secret")  # there is nobody to hide rows from: the same order as in one process
@@ -130,13 +143,13 @@ def write_job_folder(folder: Path, name: str, names: tuple[str, ...], roles: str
 class JobRoles:
     """The component of a job that makes its roles, in the processes of the server and of the sites."""
 
-    def server(self, place: Place) -> ServerJob:
+    def server(self, place: Place) -> ServerDuty:
         """The server role."""
-        return ServerJob(place, *_settings(place))
+        return ServerJob(place, *job_settings(place))
 
-    def party(self, place: Place) -> PartyJob:
+    def party(self, place: Place) -> PartyDuty:
         """The role of the party with the site's name."""
-        return PartyJob(place, *_settings(place))
+        return PartyJob(place, *job_settings(place))
 
     def failed(self, place: Place, reason: str) -> None:
         """Keep the reason in the folder of the run."""
@@ -159,16 +172,20 @@ class ServerJob:
     place: Place
     name: str
     config: RunConfig
+    start: Start | None = None
 
     def __post_init__(self) -> None:
-        self.folder = _clean(run_folder(self.place.root, self.name))
-        self._run = ServerRun(self.config, self.name, self.folder / "state", self._show)
+        self.folder = clean_folder(self.place, self.name)
+        self._run = ServerRun(self.config, self.name, self.folder / "state", self._show, start=self.start)
         network = self.config.network
         self.role, self.limits = self._run.role, (network.wait_limit, network.round_limit)
 
     def finish(self) -> None:
-        """Write the run directory among the job's results, which the one who submitted it can download."""
+        """Write the run directory among the job's results, which the one who submitted it can download; and keep it."""
         self._run.finish(self.place.results / "cvfl")
+        shutil.rmtree(self.folder / RUN, ignore_errors=True)
+        with writing(self.folder):
+            shutil.copytree(self.place.results / "cvfl", self.folder / RUN)
 
     def _show(self, progress: Progress) -> None:
         with (self.folder / PROGRESS_FILE).open("a", encoding="utf-8") as file:
@@ -187,11 +204,12 @@ class PartyJob:
     place: Place
     name: str
     config: RunConfig
+    start: Start | None = None
 
     def __post_init__(self) -> None:
-        self.folder, self._stack = _clean(run_folder(self.place.root, self.name)), ExitStack()
-        identity = _identity(self.place.root / "startup")
-        self._run = PartyRun(self.config, self.place.site, self.folder / "state", self._stack, identity=identity)
+        self.folder, self._stack = clean_folder(self.place, self.name), ExitStack()
+        state, identity = self.folder / "state", identity_of(self.place)
+        self._run = PartyRun(self.config, self.place.site, state, self._stack, identity=identity, start=self.start)
         self.role = self._run.role
 
     def finish(self) -> None:
@@ -203,14 +221,15 @@ class PartyJob:
         self._stack.close()
 
 
-def _identity(startup: Path) -> Identity | None:
+def identity_of(place: Place) -> Identity | None:
     """The certificate that FLARE has given the site; a simulation has none."""
-    files = [startup / name for name in ("rootCA.pem", "client.crt", "client.key")]
+    files = [place.root / "startup" / name for name in ("rootCA.pem", "client.crt", "client.key")]
     return Identity.read(*files) if all(path.exists() for path in files) else None
 
 
-def _clean(folder: Path) -> Path:
-    """The folder without what an earlier submission said."""
+def clean_folder(place: Place, run: str) -> Path:
+    """Where the site keeps a run, without what an earlier submission said."""
+    folder = run_folder(place.root, run)
     folder.mkdir(parents=True, exist_ok=True)
     for name in (ERROR_FILE, PROGRESS_FILE):
         (folder / name).unlink(missing_ok=True)
@@ -222,12 +241,22 @@ def _job(place: Place) -> dict[str, Any]:
     return values
 
 
-def _settings(place: Place) -> tuple[str, RunConfig]:
-    job, own = _job(place), Path(os.environ.get(SITE_VARIABLE) or place.local / SITE_FILE)
+def site_file(place: Place) -> Path:
+    """The site's own file, if it is there."""
+    return Path(os.environ.get(SITE_VARIABLE) or place.local / SITE_FILE)
+
+
+def job_settings(place: Place, more: dict[str, Any] | None = None) -> tuple[str, RunConfig]:
+    """The name of the run and what the role has to do: the terms of the job, and over them the site's own file.
+
+    `more` is laid over both; it is the site's own, too.
+    """
+    job, own = _job(place), site_file(place)
     values, terms = _own_values(own) if own.exists() else {}, shared_values(job["config"])
     for check in (_check_code, _check_data):
         check(terms, values, own)
-    return job["name"], parse_config(_laid_over(terms, values), str(own) if own.exists() else JOB_FILE)
+    laid = _laid_over(_laid_over(terms, values), more or {})
+    return job["name"], parse_config(laid, str(own) if own.exists() else JOB_FILE)
 
 
 def _check_code(terms: dict[str, Any], own: dict[str, Any], path: Path) -> None:
@@ -246,7 +275,7 @@ def _check_data(terms: dict[str, Any], own: dict[str, Any], path: Path) -> None:
 
 def _own_values(path: Path) -> dict[str, Any]:
     """The site's file; it names files as seen from its own folder."""
-    values = read_values(path)
+    values = {key: value for key, value in read_values(path).items() if key not in OF_MODELS}
     parties = [(section, key) for section in _section(values, "party").values() for key in ("table", "row_secret")]
     sections = [(values.get("data"), "path"), *parties]
     for section, key in sections:

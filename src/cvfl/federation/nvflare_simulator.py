@@ -15,13 +15,16 @@ from cvfl.federation.nvflare import (
     CLASSES,
     ERROR_FILE,
     PROGRESS_FILE,
+    ROLES,
     SITE_FILE,
     SITE_VARIABLE,
+    START_ROLES,
     run_folder,
     write_job,
     write_site_file,
 )
 from cvfl.federation.processes import add_parties
+from cvfl.federation.start import Start
 from cvfl.federation.train import RunResult
 from cvfl.runs import directory as record
 from cvfl.runs.progress import Progress, progress_of
@@ -32,6 +35,7 @@ from cvfl.scratch import Scratch
 _MODULE = "nvflare.private.fed.app.simulator.simulator"
 _RESULTS = Path("server", "simulate_job", "cvfl")
 _POLL = 0.1
+JOB, _LOG = "job", "simulator.log"
 
 
 def train_nvflare(
@@ -39,25 +43,22 @@ def train_nvflare(
     out: Path | None = None,
     name: str = "run",
     on_round: Callable[[Progress], None] = lambda progress: None,
+    start: Start | None = None,
 ) -> RunResult:
     """Train as configured in FLARE's simulator; with `out` the run directory is written.
 
-    The models are in the run directory; `models` of the result is empty.
+    The models are in the run directory; `models` of the result is empty. With `start` every role begins with its model
+    of an earlier run.
     """
     require()
     if out is not None:
         record.RunDirectory(out)  # refuses a folder that is in use before anything is computed
     with Scratch() as scratch:
         folder = scratch.path
-        workspace, job, log = folder / "workspace", folder / "job", folder / "simulator.log"
-        names = write_job(config, name, job)
-        write_site_file(config, folder / SITE_FILE)
-        (workspace / "local").mkdir(parents=True)
-        (workspace / "local" / "resources.json").write_text(json.dumps({"class_allow_list": CLASSES}), encoding="utf-8")
-        code = _simulate(folder, names, name, on_round)
-        results = workspace / _RESULTS
-        if not (results / "summary.json").exists():
-            raise CvflError(_reason(workspace, names, name, code, log))
+        workspace = folder / "workspace"
+        names = write_job(config, name, folder / JOB, START_ROLES if start else ROLES)
+        write_site_file(config, folder / SITE_FILE, start)
+        results = simulate(folder, names, name, "summary.json", on_round)
         for party in names:
             shutil.copytree(run_folder(workspace / party, name), folder / "models", dirs_exist_ok=True)
         summary = add_parties(results, names, folder / "models")
@@ -68,10 +69,27 @@ def train_nvflare(
         return RunResult(summary, history, {}, out)
 
 
-def _simulate(folder: Path, names: tuple[str, ...], name: str, on_round: Callable[[Progress], None]) -> int:
+def simulate(
+    folder: Path,
+    names: tuple[str, ...],
+    name: str,
+    left: str,
+    on_round: Callable[[Progress], None] = lambda progress: None,
+) -> Path:
+    """Run the job of a folder with the file that all its sites have; where the server left its results, as `left`."""
+    workspace = folder / "workspace"
+    (workspace / "local").mkdir(parents=True)
+    (workspace / "local" / "resources.json").write_text(json.dumps({"class_allow_list": CLASSES}), encoding="utf-8")
+    code = _simulated(folder, names, name, on_round)
+    if not (workspace / _RESULTS / left).exists():
+        raise CvflError(_reason(workspace, names, name, code, folder / _LOG))
+    return workspace / _RESULTS
+
+
+def _simulated(folder: Path, names: tuple[str, ...], name: str, on_round: Callable[[Progress], None]) -> int:
     workspace, own = folder / "workspace", {SITE_VARIABLE: str(folder / SITE_FILE)}
-    arguments = [str(folder / "job"), "-w", str(workspace), "-c", ",".join(names), "-t", str(len(names))]
-    with (folder / "simulator.log").open("wb") as file, Supervisor() as processes:
+    arguments = [str(folder / JOB), "-w", str(workspace), "-c", ",".join(names), "-t", str(len(names))]
+    with (folder / _LOG).open("wb") as file, Supervisor() as processes:
         processes.start("simulator", ["-m", _MODULE, *arguments], file, subprocess.STDOUT, own)
         process = processes.children["simulator"]
         progress = _progress(run_folder(workspace / "server", name) / PROGRESS_FILE)

@@ -16,6 +16,7 @@ from cvfl.config.files import load_config, terms_path, write_changed
 from cvfl.errors import ConfigError, RemoteProtocolError
 from cvfl.federation.load import row_key
 from cvfl.federation.roles import federation_names
+from cvfl.federation.start import Start
 from cvfl.runs.analysis import NAME as ANALYSIS
 from cvfl.runs.analysis import read_analysis, write_analysis
 from cvfl.runs.bundle import MODEL, PREPARATION, WEIGHTS
@@ -33,10 +34,12 @@ def train_grpc(
     out: Path,
     on_event: OnEvent = lambda event: None,
     round_trip_ms: float = 0.0,
+    start_from: Start | None = None,
 ) -> dict[str, Any]:
     """Train a federation as processes of this machine; events of the server are passed on, the summary is returned.
 
-    With `round_trip_ms` the way between parties and server is that much longer.
+    With `round_trip_ms` the way between parties and server is that much longer. With `start_from` every role begins
+    with its model of an earlier run, and a party that was not there with a fresh one.
     """
     try:
         from cvfl.runtime.grpc.certificates import make_certificates  # noqa: PLC0415  an extra
@@ -63,12 +66,18 @@ def train_grpc(
             state = ("--state", str(home / "state" / name))
             roles.run_command(name, [role, str(path.absolute()), *sets, *state, "--log-json", *options])
 
-        start("server", "server", "127.0.0.1:0", "--out", str(out.absolute()))
+        def earlier(name: str) -> tuple[str, ...]:
+            if start_from is None:
+                return ()
+            known = name in ("server", *start_from.names)
+            return ("--from", start_from.place) if known else ("--joins", start_from.run)
+
+        start("server", "server", "127.0.0.1:0", "--out", str(out.absolute()), *earlier("server"))
         address = roles.wait_for("server", "listening")["address"]
         with DelayProxy(address, round_trip_ms / 1e3) if round_trip_ms else nullcontext() as proxy:
             for name in names:
                 where = proxy.address if proxy else address
-                start(name, "party", where, "--name", name, "--out", str(home / "models"))
+                start(name, "party", where, "--name", name, "--out", str(home / "models"), *earlier(name))
             roles.listen(on_event)
         return add_parties(out, names, home / "models")
 

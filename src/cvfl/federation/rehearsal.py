@@ -15,9 +15,17 @@ import torch
 
 from cvfl.config.schema import RunConfig
 from cvfl.federation.agreement.targets import LOSSES, label_bytes, units_told
-from cvfl.federation.agreement.terms import facts_of, offer_of, terms_of, told_certificates, told_errors
+from cvfl.federation.agreement.terms import (
+    facts_of,
+    offer_of,
+    terms_from,
+    terms_of,
+    told_certificates,
+    told_errors,
+)
 from cvfl.federation.around import around
 from cvfl.federation.load import Loaded, row_key
+from cvfl.federation.start import Start
 from cvfl.protocol import Certificate, Plan, Recipe
 from cvfl.runtime.meter import Meter
 from cvfl.types import SERVER, Direction
@@ -52,11 +60,12 @@ class Rehearsal:
     config: RunConfig
     recipe: Recipe
     loaded: Loaded
+    start: Start | None = None
 
     def foreseen(self) -> int:
         """Bytes around the rounds as a budget foresees them."""
         sizes = self.loaded.aligned.sizes if self.loaded.aligned else ()
-        return around(self.config, self._facts, sizes, self._plan.evaluations)
+        return around(self.config, self._facts, sizes, self._plan.evaluations, self.start)
 
     def begin(self, meter: Meter) -> None:
         """Count what is said before the first round; the alignment was counted when it was run."""
@@ -89,14 +98,15 @@ class Rehearsal:
     def _offers(self) -> list[Offer]:
         widths = zip(self.recipe.names, self.recipe.offered, strict=True)
         classes = self.loaded.assembled.classes
-        return [offer_of(self.config, name, classes).model_copy(update={"width": width}) for name, width in widths]
+        offers = {name: offer_of(self.config, name, classes, self.start) for name in self.recipe.names}
+        return [offers[name].model_copy(update={"width": width}) for name, width in widths]
 
     def _count(self, meter: Meter, said: Said) -> None:
         for m, direction, message in said:
             meter.add(m, direction, encode_control(message, m if direction is UP else SERVER))
 
     def _before(self) -> Said:
-        plan, terms, offers = self._plan, terms_of(self.config), self._offers
+        plan, terms, offers = self._plan, terms_of(self.config) | terms_from(self.start), self._offers
         tables, aligned, found = len(self.loaded.told) > 0, self.loaded.aligned, self.loaded.found
         ids = list(aligned.sizes) if aligned else [0] * plan.M
         new, kept = list(found.came) or [0] * plan.M, list(found.kept) or [""] * plan.M

@@ -16,7 +16,7 @@ from cvfl.config.schema import RunConfig
 from cvfl.config.sections import PartyConfig
 from cvfl.errors import ConfigError, suggest, writing
 from cvfl.federation.agreement.labels import NamedLabels, ServerRows, TableLabels
-from cvfl.federation.agreement.terms import elsewhere, offer_of, read_facts, terms_of
+from cvfl.federation.agreement.terms import elsewhere, offer_of, read_facts, terms_from, terms_of
 from cvfl.federation.build import make_recipe
 from cvfl.federation.bundles import BundleMaker, write_bundles
 from cvfl.federation.divergence import Divergence
@@ -26,6 +26,7 @@ from cvfl.federation.party import PartyRole
 from cvfl.federation.rows import NamedRows, PartyRows, TableRows
 from cvfl.federation.scoring import analysis_of, columns_of, own_columns, scorer, units_of
 from cvfl.federation.server import ServerRole
+from cvfl.federation.start import Start
 from cvfl.federation.state import ALIGNMENT, NOISE, State, kept_secret, write_secret
 from cvfl.federation.train import RunResult
 from cvfl.privacy.account import check_accountant
@@ -55,12 +56,17 @@ class ServerRun:
     folder: Path
     on_round: OnRound = lambda progress: None
     restart: bool = False
+    start: Start | None = None
+    """The earlier run that all roles start from, if there is one."""
     role: ServerRole = field(init=False)
 
     def __post_init__(self) -> None:
         check_accountant(self.config.privacy.noise)
         self._rows = rows = _server_rows(self.config)
-        terms = terms_of(self.config)
+        rows.start, terms = self.start, terms_of(self.config) | terms_from(self.start)
+        if self.start:
+            self.start.check(self.config)
+            self.start.check_names(rows.names)
         self.state = State(self.folder, terms, self.restart)
         path = self.state.path
         self._journal = Journal(path / "metrics.jsonl")
@@ -140,7 +146,10 @@ class ServerRun:
         summary["run"] = self.role.run
         if self._divergence and self._divergence.line:
             summary["warning"] = self._divergence.line
-        directory = record.RunDirectory(out, resume=True)  # a crash may have stopped it here before
+        started = self.start.told if self.start else None
+        if started:
+            summary["started_from"] = started.model_dump()
+        directory = record.RunDirectory(out, resume=True, start=started)  # a crash may have stopped it here before
         directory.begin(self.config).replace(history)
         directory.finish(summary, models, analysis=analysis_of(rounds.server, self.role.names, classes))
         if scores := scorer(rounds.server):
@@ -169,18 +178,23 @@ class PartyRun:
     on_step: OnStep = lambda *_: None
     identity: Identity | None = None
     restart: bool = False
+    start: Start | None = None
+    """The earlier run that all roles start from, if there is one: with this party's bundle, unless it joins."""
     role: PartyRole = field(init=False)
     columns: Columns | None = None
     """What its columns bring, when it is over: known to this party alone."""
 
     def __post_init__(self) -> None:
-        config, name, terms = self.config, self.name, terms_of(self.config)
+        config, name, terms = self.config, self.name, terms_of(self.config) | terms_from(self.start)
+        if self.start:
+            self.start.check(config)
         self.state = State(self.folder, terms | _own(config, name), self.restart)
         self._rows = self._party_rows()
+        self._rows.start = self.start
         self.role = PartyRole(
             self._rows,
             terms,
-            offer_of(config, name, self._rows.classes),
+            offer_of(config, name, self._rows.classes, self.start),
             self.state.path,
             config.network.checkpoint_every,
             self.identity,
@@ -206,7 +220,11 @@ class PartyRun:
             raise ConfigError(f"there is no section party.{self.name}{suggest(self.name, self.config.party)}")
         if not self.config.party[self.name].has_table:
             raise ConfigError(f"party.{self.name} has no table; give table, or url and query")
-        return TableRows(self.config, open_party(self.config, self.name, self.stack, self.on_step))
+        table = open_party(self.config, self.name, self.stack, self.on_step)
+        if self.start:
+            self.start.check_names(list(self.config.party))
+            self.start.take_own(table)
+        return TableRows(self.config, table)
 
     def finish(self, out: Path) -> None:
         """Write the party's model, its preparation and the hash of its parameters; the state is no longer needed.
@@ -218,6 +236,7 @@ class PartyRun:
         hashes = _hashes(models)
         facts: dict[str, Any] = {"parameters": hashes.pop(self.name)} | hashes | {"versions": record.versions()}
         facts |= {"classes": list(self._rows.classes)} if self._rows.classes else {}
+        facts |= {"started_from": self.start.told.model_dump()} if self.start else {}
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
             for role, model in models.items():
@@ -243,7 +262,8 @@ class PartyRun:
     def _bundles(self, machine: PartyMachine) -> Iterator[Bundle]:
         """What this party needs to predict, and with the server model also to score."""
         maker = BundleMaker(self.config, self._rows.recipe(self.role.facts), self.role.run)
-        yield maker.of_party(machine, self._rows.preparation, self._rows.categories, self._rows.classes)
+        rows = self._rows
+        yield maker.of_party(machine, rows.preparation, rows.categories, rows.classes, units=rows.units)
         if scores := scorer(machine):
             yield maker.of_server(scores, self._rows.classes)
 

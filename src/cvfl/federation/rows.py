@@ -29,8 +29,9 @@ from cvfl.federation.agreement.targets import Told, read_targets, write_targets
 from cvfl.federation.agreement.terms import elsewhere
 from cvfl.federation.build import Facts, holding_of, labels_of, make_recipe, party_machine, party_maker
 from cvfl.federation.load import in_order, numbered_in_order, parts_of
+from cvfl.federation.start import Start
 from cvfl.privacy.keys import PairSecrets
-from cvfl.protocol import Holding, Labels, Loss, PartyMachine, Recipe, Units
+from cvfl.protocol import Holding, Labels, Loss, PartyMachine, Recipe, Rows, Units
 from cvfl.protocol.recipe import MakeModel
 from cvfl.protocol.release import Secret
 from cvfl.wire.control import How
@@ -48,6 +49,8 @@ class PartyRows(ABC):
     serves: ClassVar[bool] = False
     """Whether these are served one by one, to whoever asks for them."""
     preparation: Preparation | None = None
+    start: Start | None = None
+    """The earlier run that this party starts from, if there is one."""
 
     def __init__(self, config: RunConfig, name: str, names: Sequence[str]) -> None:
         if name not in names:
@@ -119,6 +122,11 @@ class PartyRows(ABC):
         return ()
 
     @property
+    def units(self) -> Units | None:
+        """Those of the label, if it is here."""
+        return None
+
+    @property
     @abstractmethod
     def categories(self) -> tuple[int, ...]:
         """How many codes each of the last columns has, once they are prepared."""
@@ -130,6 +138,13 @@ class PartyRows(ABC):
     def _recipe(self, facts: Facts, maker: MakeModel) -> Recipe:
         makers = [maker if name == self.name else elsewhere for name in facts.names]
         return make_recipe(self.config, facts, makers)
+
+    def _recipe_for(self, facts: Facts, rows: Rows) -> Recipe:
+        """The recipe with the model for these rows: a fresh one, or that of the earlier run."""
+        recipe = self._recipe(facts, party_maker(self.config, self.name, rows, self.categories))
+        if self.start is None:
+            return recipe
+        return self.start.warmed_role(recipe, facts.outputs, {self.name: (tuple(rows.shape[1:]), self.categories)})
 
 
 class NamedRows(PartyRows):
@@ -169,8 +184,7 @@ class NamedRows(PartyRows):
     ) -> PartyMachine:
         """The party with its part of the data."""
         at = self.m - 1
-        maker = party_maker(self.config, self.name, self.data.train[at], self.categories)
-        recipe = self._recipe(facts, maker)
+        recipe = self._recipe_for(facts, self.data.train[at])
         labels, holding = labels_of(self.data, recipe.plan.device), holding_of(self.data, at, recipe.plan)
         return party_machine(recipe, self.m, holding, labels, recipe.codecs(folder), secrets, noise_secret)
 
@@ -200,6 +214,11 @@ class TableRows(PartyRows):
     def classes(self) -> tuple[str, ...]:
         """Those of the label, if it is in this table."""
         return self.table.label.classes if self.table.label else ()
+
+    @property
+    def units(self) -> Units | None:
+        """Those of the label, once rows are settled."""
+        return self._told.units if self._told and self.table.label else None
 
     @property
     def categories(self) -> tuple[int, ...]:
@@ -307,10 +326,9 @@ class TableRows(PartyRows):
         folder: Path | None = None,
     ) -> PartyMachine:
         """The party with its columns prepared."""
-        x, told, preparation = self._x(), self._told, self.preparation
+        x, told = self._x(), self._told
         assert told is not None
-        assert preparation is not None
-        recipe = self._recipe(facts, party_maker(self.config, self.name, x, preparation.categories))
+        recipe = self._recipe_for(facts, x)
         rows = torch.split(x.to(recipe.plan.device), told.sizes)
         held_out = tuple(part for part in rows[1:] if len(part)) or (rows[2],)
         # Of labels that are not here the slices are empty.

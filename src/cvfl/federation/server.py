@@ -153,6 +153,7 @@ class ServerRole:
             if not self.rows.serves:
                 raise
             raise RemoteProtocolError(str(error)) from None  # those who are served have nothing to do with it
+        self.rows.welcome(hello.name, hello.offer)
         if m in self._links:
             raise RemoteProtocolError(f"{hello.name} is here already")
         if not self.done:

@@ -5,6 +5,10 @@
 
 Nothing is fitted anew: with another scaling the weights would mean something else. Compressors, rounds and step sizes
 may be others. A party that was not there begins with fresh parameters, and the server model grows by its columns.
+
+In one process the bundles of all roles are here. Where roles are apart each has its own, checks what it knows by that,
+and the run is a term: roles that start from another one, or afresh, do not begin. A restart starts from the same bundle
+once more, so nothing of it needs to be kept.
 """
 
 from __future__ import annotations
@@ -24,23 +28,29 @@ from cvfl.data.tables.organisation import PartyTable
 from cvfl.data.tables.spellings import listed
 from cvfl.errors import ConfigError, DataError
 from cvfl.models.server import Grows
-from cvfl.protocol import Recipe
+from cvfl.protocol import Loss, Recipe, Units
 from cvfl.protocol.learning.layers import initialised
 from cvfl.protocol.recipe import MakeModel
-from cvfl.runs.bundle import PartyBundle, ServerBundle, read_preparation, restore, server_module
+from cvfl.runs.bundle import Bundle, PartyBundle, Reading, ServerBundle, read_preparation, restore, server_module
 from cvfl.runs.record import StartedFrom
 from cvfl.types import SERVER
 
 _AFRESH = "or train without an earlier run"
+Row = tuple[tuple[int, ...], tuple[int, ...]]
+"""Of a party's rows: their shape, and how many codes each of the last columns has."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """The bundles of an earlier run, all roles, each in the folder where its weights are."""
+    """The bundles of an earlier run that are here, each in the folder where its weights are: of all roles or of one."""
 
-    place: Path
+    place: str
     """As the user names it."""
-    server: ServerBundle
+    run: str
+    names: tuple[str, ...]
+    """Its parties; one that joins does not know them."""
+    server: ServerBundle | None
+    """That of the server model: with the role that scores."""
     parties: Mapping[str, PartyBundle]
     folders: Mapping[str, Path]
 
@@ -50,40 +60,67 @@ class Start:
     ) -> Start:
         """From the bundles of all roles, which belong together."""
         server, parties = everyone
-        return cls(place, server, {bundle.role: bundle for bundle in parties}, folders)
+        return cls(str(place), server.run, server.names, server, {bundle.role: bundle for bundle in parties}, folders)
+
+    @classmethod
+    def joining(cls, run: str) -> Start:
+        """Of a party that was not in the run from which the others start: it has no bundle."""
+        return cls(f"run {run}", run, (), None, {}, {})
 
     @property
     def told(self) -> StartedFrom:
         """What the record says of it."""
-        return StartedFrom(run=self.server.run, path=str(self.place))
+        return StartedFrom(run=self.run, path=self.place)
+
+    @property
+    def _bundles(self) -> list[Bundle]:
+        return [*self.parties.values(), *([self.server] if self.server else [])]
 
     def check(self, config: RunConfig, own_models: tuple[bool, bool] = (False, False)) -> None:
         """Refuse a configuration of other models; it needs no data. `own_models` are modules: of parties, of server."""
         of_parties, of_server = own_models
-        self._check_key("precision", self.server.precision, config.precision)
+        for one in self._bundles:
+            self._check_key("precision", one.precision, config.precision)
         for name, bundle in self.parties.items():
             self._check_source(config, bundle)
             self._check_model(name, bundle.model, None if of_parties else config.model_of(name))
             self._check_key("privacy.clip", bundle.clip, config.privacy.clip)
-        self._check_model("server", self.server.model, None if of_server else config.server_model)
+        if self.server:
+            self._check_model("server", self.server.model, None if of_server else config.server_model)
 
     def take(self, tables: Sequence[PartyTable]) -> None:
-        """Have columns and label of these tables become numbers as they did; refuse those that cannot."""
-        self._check_names([table.party.name for table in tables])
+        """Have columns and label of all tables become numbers as they did; refuse those that cannot."""
+        self.check_names([table.party.name for table in tables])
         for table in tables:
-            if bundle := self.parties.get(table.party.name):
-                self._take_columns(table, bundle)
-            if table.label:
-                self._check_label(table)
-                table.label = replace(table.label, units=self.server.units)
+            self.take_own(table)
+
+    def take_own(self, table: PartyTable) -> None:
+        """The same of one party's table."""
+        if bundle := self.parties.get(table.party.name):
+            self._take_columns(table, bundle)
+        if table.label:
+            units = self._units(table, bundle.table if bundle else None)
+            table.label = replace(table.label, units=units)
 
     def warmed(self, recipe: Recipe, data: VerticalData) -> Recipe:
-        """The same roles, which begin with the weights of the earlier run."""
-        self._check_names(recipe.names)
-        self._check_rows(data)
-        self._check_outputs(recipe, data)
-        models = (self._party(recipe, m, name) for m, name in enumerate(recipe.names, start=1))
-        return replace(recipe, models=tuple(models), server_model=partial(copy.deepcopy, self._server_model(recipe)))
+        """All roles, which begin with the weights of the earlier run."""
+        categories = data.categories or ((),) * len(data.names)
+        shapes = [tuple(rows.shape[1:]) for rows in data.train]
+        rows = dict(zip(data.names, zip(shapes, categories, strict=True), strict=True))
+        return self.warmed_role(recipe, data.outputs, rows)
+
+    def warmed_role(self, recipe: Recipe, outputs: int, rows: Mapping[str, Row] | None = None) -> Recipe:
+        """Those whose bundles are here, with these rows; the others are as they were."""
+        self.check_names(recipe.names)
+        self._check_rows(rows or {})
+        self._check_first_layer(recipe)
+        models = tuple(self._party(recipe, m, name) for m, name in enumerate(recipe.names, start=1))
+        if self.server is None:
+            return replace(recipe, models=models)
+        self._check_outputs(self.server, recipe, outputs)
+        model = self._server_model(self.server, recipe)
+        # Where roles are apart a party has no theta_0 but that of the seed, which its compressor may begin with.
+        return replace(recipe, models=models, server_model=partial(copy.deepcopy, model), guess=recipe.server_model)
 
     def _party(self, recipe: Recipe, m: int, name: str) -> MakeModel:
         make, bundle = recipe.models[m - 1], self.parties.get(name)
@@ -93,17 +130,19 @@ class Start:
         restore(model, bundle, self.folders[name])
         return partial(copy.deepcopy, model)
 
-    def _server_model(self, recipe: Recipe) -> nn.Module:
+    def _server_model(self, bundle: ServerBundle, recipe: Recipe) -> nn.Module:
         model, folder = initialised(recipe.server_model, recipe.plan.seed, SERVER), self.folders["server"]
-        if recipe.names == self.server.names:
-            restore(model, self.server, folder)
-            return model
-        was = dict(zip(self.server.names, self.server.offered, strict=True))
+        was = dict(zip(bundle.names, bundle.offered, strict=True))
         now = dict(zip(recipe.names, recipe.offered or recipe.plan.widths, strict=True))
+        for name, width in was.items():
+            self._check_key(f"{name}: width of its embedding", width, now[name])
+        if recipe.names == bundle.names:
+            restore(model, bundle, folder)
+            return model
         try:
-            if not isinstance(model, Grows) or self.server.model is None:
+            if not isinstance(model, Grows) or bundle.model is None:
                 raise ValueError(type(model).__name__)
-            model.load_state_dict(model.grown(server_module(self.server, folder), was, now))
+            model.load_state_dict(model.grown(server_module(bundle, folder), was, now))
         except (RuntimeError, ValueError):
             raise ConfigError(
                 f"server model: it cannot go on from {self.place}, which had the parties {', '.join(was)}, with "
@@ -121,43 +160,58 @@ class Start:
             raise DataError(f"{name}: not in {self.place}: {listed(new)}; add to exclude what is new, {_AFRESH}")
         table.preparation = read_preparation(bundle, self.folders[bundle.role])
 
-    def _check_label(self, table: PartyTable) -> None:
-        label, was = table.label, self.server.classes
+    def _units(self, table: PartyTable, reading: Reading | None) -> Units | None:
+        """Those that the label had, by the bundle of the server model, or of the party itself; another is refused."""
+        label = table.label
         assert label is not None
         where = f"{table.table.name}: label {label.column!r}"
-        if label.loss is not self.server.loss:
-            raise DataError(f"{where} is {label.loss}, in {self.place} it was {self.server.loss}; take that, {_AFRESH}")
-        # As in training, case does not count.
-        if was and [one.casefold() for one in label.classes] != [one.casefold() for one in was]:
+        if self.server is None and (reading is None or reading.label is None):
             raise DataError(
-                f"{where} has the classes {listed(label.classes)}, in {self.place} there were {listed(was)}; take the "
-                f"same in the same order, {_AFRESH}"
+                f"{where}: in {self.place} it was not with {table.party.name}; leave it where it was, {_AFRESH}"
             )
+        classes, units = (reading.classes, reading.units) if reading else ((), None)
+        # A party that does not score knows whether it was a quantity; the role that scores knows the loss.
+        was, now = ("a quantity" if one else "classes" for one in (units, label.loss is Loss.SQUARED))
+        if self.server:
+            classes, units = self.server.classes or classes, self.server.units
+            was, now = self.server.loss, label.loss
+        if now != was:
+            raise DataError(f"{where} is {now}, in {self.place} it was {was}; take that, {_AFRESH}")
+        # As in training, case does not count.
+        if classes and [one.casefold() for one in label.classes] != [one.casefold() for one in classes]:
+            raise DataError(
+                f"{where} has the classes {listed(label.classes)}, in {self.place} there were {listed(classes)}; take "
+                f"the same in the same order, {_AFRESH}"
+            )
+        return units
 
-    def _check_names(self, names: Sequence[str]) -> None:
-        if gone := [name for name in self.parties if name not in names]:
+    def check_names(self, names: Sequence[str]) -> None:
+        """Refuse to go on without a party."""
+        if gone := [name for name in self.names if name not in names]:
             raise ConfigError(f"party {gone[0]} of {self.place} is missing; a party may join, but not leave: add it")
 
-    def _check_rows(self, data: VerticalData) -> None:
-        categories = data.categories or ((),) * len(data.names)
-        for name, rows, codes in zip(data.names, data.train, categories, strict=True):
-            bundle, shape = self.parties.get(name), tuple(rows.shape[1:])
+    def _check_rows(self, rows: Mapping[str, Row]) -> None:
+        for name, (shape, codes) in rows.items():
+            bundle = self.parties.get(name)
             if bundle and (bundle.shape, bundle.categories) != (shape, codes):
                 raise DataError(
                     f"{name}: rows of shape {shape}, in {self.place} {bundle.shape}; take the same columns, {_AFRESH}"
                 )
 
-    def _check_outputs(self, recipe: Recipe, data: VerticalData) -> None:
-        if (recipe.plan.loss, data.outputs) != (self.server.loss, self.server.outputs):
+    def _check_outputs(self, server: ServerBundle, recipe: Recipe, outputs: int) -> None:
+        if (recipe.plan.loss, outputs) != (server.loss, server.outputs):
             raise DataError(
-                f"labels are {recipe.plan.loss} with {data.outputs} outputs, in {self.place} {self.server.loss} with "
-                f"{self.server.outputs}; take the same classes, {_AFRESH}"
+                f"labels are {recipe.plan.loss} with {outputs} outputs, in {self.place} {server.loss} with "
+                f"{server.outputs}; take the same classes, {_AFRESH}"
             )
-        if recipe.parted != self.server.first_layer:
-            where = "parties" if self.server.first_layer else "server"
-            raise ConfigError(
-                f"first_layer: in {self.place} it was with the {where}; set first_layer = {where!r}, {_AFRESH}"
-            )
+
+    def _check_first_layer(self, recipe: Recipe) -> None:
+        for bundle in self._bundles:
+            if recipe.parted != bundle.first_layer:
+                where = "parties" if bundle.first_layer else "server"
+                raise ConfigError(
+                    f"first_layer: in {self.place} it was with the {where}; set first_layer = {where!r}, {_AFRESH}"
+                )
 
     def _check_source(self, config: RunConfig, bundle: PartyBundle) -> None:
         section = config.party.get(bundle.role)

@@ -88,7 +88,7 @@ def train(
         tried = find_eta(config, loaded.data, recipe_of, on_step)
     settled = with_eta(config, tried.eta) if tried else config
     recipe = recipe_of(settled, loaded.data)
-    rehearsal = Rehearsal(settled, recipe, loaded)
+    rehearsal = Rehearsal(settled, recipe, loaded, start)
     aside = 0 if config.budget is None else rehearsal.foreseen()
     logs = logs_in(directory.state) if directory else None
     federation = make_federation(recipe, loaded.data, False, noise_secrets, aside, logs)
@@ -226,7 +226,7 @@ class _Run:
         categories = assembled.data.categories or ((),) * len(federation.parties)
         for party, codes in zip(federation.parties, categories, strict=True):
             preparation = assembled.preparations.get(party.holding.name)
-            yield maker.of_party(party, preparation, codes, assembled.classes, of_parties)
+            yield maker.of_party(party, preparation, codes, assembled.classes, of_parties, assembled.data.units)
         yield maker.of_server(federation.server, assembled.classes, of_server)
 
 

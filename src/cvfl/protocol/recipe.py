@@ -56,6 +56,9 @@ class Recipe:
     memory: float = math.inf
     """Bytes of memory that a role may take for what it knows of rows; a role's own affair, which no bit depends on."""
 
+    guess: MakeModel | None = None
+    """What parties take theta_0 for before they hear of it, where it starts from weights that the server alone has."""
+
     def codecs(self, folder: Path | None = None) -> Codecs:
         """New codecs for all senders; what they know of rows beyond the role's memory is kept in the folder."""
         plan, parties, memory = self.plan, list(enumerate(self.names, start=1)), Memory(self.memory, folder)
@@ -99,14 +102,15 @@ class Recipe:
         return dict.fromkeys(range(1, plan.M + 1), whole)
 
     def initial_server_model(self) -> nn.Module:
-        """theta_0 at the start, the same at every role."""
+        """theta_0 at the start."""
         return initialised(self.server_model, self.plan.seed, SERVER).to(self.plan.device)
 
     def party(self, m: int, holding: Holding, codecs: Codecs, secret: Secret | None = None) -> Party:
         """Party m with what it holds; its secret is for what it releases, and its own affair when not given."""
         model = initialised(self.models[m - 1], self.plan.seed, m).to(self.plan.device)
         release = self.release(model, self.compressors[m - 1](), secret) if self.release else None
-        return Party(m, self.plan, holding, model, self.initial_server_model(), codecs, release)
+        theta_0 = initialised(self.guess or self.server_model, self.plan.seed, SERVER).to(self.plan.device)
+        return Party(m, self.plan, holding, model, theta_0, codecs, release)
 
     def server(self, labels: Labels, codecs: Codecs, around: int = 0) -> Server:
         """The server with the labels; with a budget `around` is what is foreseen beside the rounds."""

@@ -53,7 +53,7 @@ class Column(Section):
 class Reading(Section):
     """How a party's table is read: as in training.
 
-    The party that has the label knows its column, and the names of its classes.
+    The party that has the label knows its column, and the names of its classes, or the units of a quantity.
     """
 
     alignment: Literal["private", "aligned"] = "private"
@@ -65,6 +65,8 @@ class Reading(Section):
     missing: tuple[str, ...] = ()
     label: str | None = None
     classes: tuple[str, ...] = ()
+    units: Units | None = None
+    """Those of a label that is a quantity."""
 
 
 class _Role(Fitted):

@@ -7,7 +7,6 @@ party that had the label, which alone hears them beside the role that computes t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from cvfl.federation.state import kept_secret
 from cvfl.runs.bundle import PartyBundle, ServerBundle
 from cvfl.runtime import RoundReport
 from cvfl.scratch import Scratch
-from cvfl.serving.bundles import read_bundles
+from cvfl.serving.bundles import read_bundles, recorded_run
 from cvfl.serving.newrows import NewLabels, NewRows
 from cvfl.serving.rows import source_of
 from cvfl.types import OnStep
@@ -104,9 +103,16 @@ class ServerPrediction:
             raise DataError(f"{self.model}: there is no server model; name the run directory with --model")
         if bundles is not None and bundles.server is not None:
             check_terms(self.config, bundles.server, self.model)
-        run = bundles.server.run if bundles and bundles.server else _recorded_run(self.model)
+        run = bundles.server.run if bundles and bundles.server else recorded_run(self.model)[0]
         rows, folder = NewLabels(self.config, names, bundles), self.stack.enter_context(Scratch()).path
         self.role = ServerRole(names, prediction_terms(self.config, run), rows, folder, NEVER, self._batch)
+
+    @property
+    def counted(self) -> dict[str, int]:
+        """What the prediction took: rows, and bytes by what they were for."""
+        sent = self.role.meter.total()
+        counts = {f"{part}_bytes": getattr(sent, part) for part in ("prediction", "alignment", "setup")}
+        return {"rows": self.role.facts["rows"][2], **counts}
 
     def _batch(self, report: RoundReport) -> None:
         assert self.role.rounds.server is not None
@@ -125,14 +131,3 @@ def check_terms(config: RunConfig, bundle: PartyBundle | ServerBundle, model: Pa
             f"{model}: the model of {bundle.role} was trained with other terms than this configuration has; "
             "take that of the training, with the new table"
         )
-
-
-def _recorded_run(path: Path) -> str:
-    """The run that a server which only passes on has recorded."""
-    try:
-        run = json.loads((path / "summary.json").read_text(encoding="utf-8")).get("run")
-    except (OSError, ValueError):
-        run = None
-    if not isinstance(run, str):
-        raise DataError(f"{path}: there is no record of a run that says its name; name its directory with --model")
-    return run

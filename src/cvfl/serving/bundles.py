@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cvfl.config.schema import RunConfig
 from cvfl.errors import DataError
 from cvfl.federation.start import Start
 from cvfl.runs.bundle import MODEL, Bundle, PartyBundle, ServerBundle, read_bundle
@@ -61,6 +63,41 @@ def start_from(run: Path) -> Start:
     """The models of a run, for another one to start from."""
     bundles = read_bundles([run])
     return Start.of(run, bundles.everyone(), bundles.folders)
+
+
+def server_start(run: Path, config: RunConfig) -> Start:
+    """The same where roles are apart, for the server: its model, or which run it was if labels stay with a party."""
+    if config.privacy.relayed:
+        return Start(str(run), *recorded_run(run), None, {}, {})
+    bundles = read_bundles([run], {"server"})
+    assert bundles.server is not None
+    return Start(str(run), bundles.server.run, bundles.server.names, bundles.server, {}, bundles.folders)
+
+
+def party_start(folder: Path, name: str, config: RunConfig) -> Start:
+    """For a party: its own model, and that of the server if labels stay with it."""
+    bundles = read_bundles([folder], {name, "server"} if config.privacy.labels == name else {name})
+    own = bundles.parties.get(name)
+    if own is None:
+        raise DataError(f"{folder}: there is no model of {name}; name its folder")
+    if config.privacy.labels == name and bundles.server is None:
+        raise DataError(
+            f"{folder}: the server model is missing, which the party with the labels goes on with; bring the files "
+            "server.* of the role that scored"
+        )
+    return Start(str(folder), own.run, own.names, bundles.server, {name: own}, bundles.folders)
+
+
+def recorded_run(path: Path) -> tuple[str, tuple[str, ...]]:
+    """The run that a server which only passes on has recorded, and its parties."""
+    try:
+        values = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        run, names = values["run"], tuple(values["bytes"]["by_party"])
+    except (OSError, ValueError, TypeError, KeyError):
+        run = None
+    if not isinstance(run, str):
+        raise DataError(f"{path}: there is no record of a run that says its name; name its run directory")
+    return run, names
 
 
 def _in_folder(place: Path) -> tuple[Path, list[Bundle]]:

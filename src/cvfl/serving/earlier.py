@@ -43,10 +43,13 @@ def earlier_bundles(run: Path) -> list[Bundle]:
     if missing := [role for role in ("server", *names) if role not in record.parameters]:
         raise DataError(f"{run}: there is no model of {missing[0]}; {_AGAIN}")
     maker = BundleMaker(config, make_recipe(config, facts, makers), run_name(config, record.parameters))
-    units = Units(**record.units) if record.units else Units()
+    units, classes = Units(**record.units) if record.units else Units(), tuple(record.classes)
     return [
-        *(maker.party(name, record.parameters[name], shapes[name], found[name]) for name in names),
-        maker.server(record.parameters["server"], facts.outputs, record.classes, units, _decided(run, record, loss)),
+        *(
+            maker.party(name, record.parameters[name], shapes[name], found[name], classes=classes, units=units)
+            for name in names
+        ),
+        maker.server(record.parameters["server"], facts.outputs, classes, units, _decided(run, record, loss)),
     ]
 
 

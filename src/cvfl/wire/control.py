@@ -67,7 +67,8 @@ class _Message(BaseModel):
 class Offer(_Message):
     """What a party tells of itself: the width of its embedding, its compressor, and whether it holds the label.
 
-    With labels that the server gets it may name their classes, for the report.
+    With labels that the server gets it may name their classes, for the report. In a run that starts from an earlier one
+    it says if it is `new`: then it was not in that run, and begins with fresh parameters.
     """
 
     width: int = Field(ge=1, le=1 << 20)
@@ -75,11 +76,13 @@ class Offer(_Message):
     label: bool
     classes: list[Annotated[str, Field(max_length=MAX_CLASS)]] = Field(default_factory=list, max_length=MOST_CLASSES)
 
+    new: bool = False
+
     @model_serializer(mode="wrap")
     def _short(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without classes if there are none to name."""
+        """Without classes if there are none to name, and without `new` of a party that is not."""
         values: dict[str, Any] = whole(self)
-        return values if self.classes else {key: value for key, value in values.items() if key != "classes"}
+        return {key: value for key, value in values.items() if value or key not in ("classes", "new")}
 
 
 class Hello(_Message):

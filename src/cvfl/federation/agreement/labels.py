@@ -19,7 +19,9 @@ from cvfl.federation.agreement.targets import read_targets
 from cvfl.federation.agreement.terms import elsewhere, facts_of, read_facts
 from cvfl.federation.around import around
 from cvfl.federation.build import labels_of, make_recipe, server_machine
+from cvfl.federation.start import Start
 from cvfl.protocol import Labels, Loss, ServerMachine
+from cvfl.runtime.carrier import TermsError
 from cvfl.wire import Message
 from cvfl.wire.control import How, Offer
 from cvfl.wire.targets import Targets
@@ -37,6 +39,8 @@ class ServerRows(ABC):
     """Whether the rows are new ones, which are to be predicted."""
     serves: ClassVar[bool] = False
     """Whether these are served one by one, to whoever asks for them."""
+    start: Start | None = None
+    """The earlier run that all roles start from, if there is one."""
 
     def __init__(self, config: RunConfig, names: Sequence[str]) -> None:
         self.config, self.names, self._holder = config, tuple(names), label_holder(config, names)
@@ -60,6 +64,15 @@ class ServerRows(ABC):
     def models_at(self, m: int) -> set[str]:
         """Whose models party m has: its own, and that of the server if the labels stay with it."""
         return {self.names[m - 1], "server"} if m == self._holder else {self.names[m - 1]}
+
+    def welcome(self, name: str, offer: Offer) -> None:
+        """Refuse a party that was in the run that all start from and begins afresh, or the other way round."""
+        new = self.start is not None and name not in self.start.names
+        if offer.new != new:
+            said = "is not in" if new else "is in"
+            what = "--joins" if new else "--from and its own model"
+            run = self.start.run if self.start else ""
+            raise TermsError(f"{name} {said} run {run}, which all start from; start it with {what}")
 
     def check(self, offers: Sequence[Offer]) -> None:
         """Refuse parties that cannot settle their rows together."""
@@ -91,7 +104,11 @@ class ServerRows(ABC):
         What it knows of rows is in the folder when its memory is too small.
         """
         recipe = make_recipe(self.config, read_facts(facts), [elsewhere] * len(self.names))
-        aside = 0 if self.config.budget is None else around(self.config, facts, ids, recipe.plan.evaluations)
+        if self.start:
+            recipe = self.start.warmed_role(recipe, facts["outputs"])
+        aside = 0
+        if self.config.budget is not None:
+            aside = around(self.config, facts, ids, recipe.plan.evaluations, self.start)
         if self._labels is None:
             return server_machine(recipe, None, recipe.codecs(folder))
         return server_machine(recipe, self._labels.to(recipe.plan.device), recipe.codecs(folder), aside)

@@ -16,11 +16,14 @@ from cvfl.config.schema import RunConfig
 from cvfl.config.terms import NOT_TERMS, NOT_TERMS_OF_DATA
 from cvfl.errors import CvflError, LocalProtocolError, RemoteProtocolError
 from cvfl.federation.build import Facts
+from cvfl.federation.start import Start
 from cvfl.protocol import Certificate, Decision, Loss
 from cvfl.wire.control import MAX_CLASS, MOST_CERTIFICATES, MOST_CLASSES, Offer
 
 Line = TypeVar("Line")
 _FACTS = TypeAdapter(Facts)
+FROM = "from"
+"""The term that names the run from which all roles start."""
 MOST_ERRORS = 10_000
 LARGEST_MODEL = 1 << 28
 """Weights between embeddings and outputs."""
@@ -44,12 +47,17 @@ def terms_of(config: RunConfig) -> dict[str, Any]:
     return values | data | parties
 
 
+def terms_from(start: Start | None) -> dict[str, Any]:
+    """One more term of a run that starts from an earlier one: which it is."""
+    return {} if start is None else {FROM: start.run}
+
+
 def digest_of(terms: dict[str, Any]) -> str:
     """A short name for these terms."""
     return hashlib.sha256(json.dumps(terms, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def offer_of(config: RunConfig, name: str, classes: Sequence[str] = ()) -> Offer:
+def offer_of(config: RunConfig, name: str, classes: Sequence[str] = (), start: Start | None = None) -> Offer:
     """What a party tells of itself; of labels that leave it what classes are called, if its file says so."""
     section = config.party.get(name)
     holds = section is not None and section.label is not None
@@ -60,6 +68,7 @@ def offer_of(config: RunConfig, name: str, classes: Sequence[str] = ()) -> Offer
         compressor=config.compressor_of(name),
         label=holds,
         classes=[one[:MAX_CLASS] for one in classes] if told else [],
+        new=start is not None and name not in start.parties,
     )
 
 
