@@ -57,7 +57,7 @@ COMMANDS = {
     },
 }
 """Names of the commands and what they do, by what they are for; a command itself says the same and more."""
-FILES = {"server": "roles", "party": "roles", "report": "reproduce", "nvflare-site": "nvflare_job"}
+FILES = {"report": "reproduce", "nvflare-site": "nvflare_job"}
 """Files of commands that are called otherwise."""
 _FIRST = """\
 cvfl demo     four organisations, real data: about a minute

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from cvfl.cli.errors import extra, one_line
 from cvfl.cli.observers import observed
-from cvfl.cli.roles import (
+from cvfl.cli.role import (
     MEMORY_MB,
     REFRESH,
     Changes,

@@ -1,0 +1,207 @@
+"""`cvfl party`: one party of a federation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from cvfl.cli.errors import extra, one_line
+from cvfl.cli.observers import Observer, observed
+from cvfl.cli.role import (
+    FROM,
+    MEMORY_MB,
+    REFRESH,
+    Again,
+    Changes,
+    Config,
+    Insecure,
+    LogJson,
+    Memory,
+    Predict,
+    Refresh,
+    Restart,
+    Serve,
+    State,
+    check_kind,
+    identity_of,
+    state_of,
+    tell_terms,
+)
+from cvfl.config.files import load_config
+from cvfl.config.schema import RunConfig
+from cvfl.descriptors import claim_descriptors
+from cvfl.errors import ConfigError, check_writable
+from cvfl.federation.party import PartyRole
+from cvfl.federation.roles import PartyRun
+from cvfl.federation.start import Start
+from cvfl.report.format import metric_label
+from cvfl.runtime import one_thread_a_role
+from cvfl.serving.apart import PartyPrediction
+from cvfl.serving.bundles import party_start
+from cvfl.serving.online.roles import check_serves
+from cvfl.serving.online.stock import PartyStock
+from cvfl.serving.write import check_form, write_scores
+
+MOST_COLUMNS = 5
+"""Columns that are named at the end; the file has all."""
+
+
+def party(
+    config: Config,
+    name: Annotated[str, typer.Option(help="Which party this is; its certificate has the same name.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where the party's model goes, models/CONFIG by default; with --predict the scores."),
+    ] = None,
+    state: State = None,
+    restart: Restart = False,
+    align_again: Again = False,
+    change: Changes = None,
+    insecure: Insecure = False,
+    log_json: LogJson = False,
+    predict: Predict = False,
+    serve: Serve = False,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="With --predict or --serve: the folder of the party's model; models/CONFIG by default."),
+    ] = None,
+    memory: Memory = MEMORY_MB,
+    refresh: Refresh = REFRESH,
+    from_model: Annotated[
+        Path | None, typer.Option("--from", metavar="FOLDER", help=f"{FROM} FOLDER has this party's model.")
+    ] = None,
+    joins: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="The others start from this run, by its number; this party was not in it."),
+    ] = None,
+) -> None:
+    """Run one party of a federation: it needs its own section, its own table, the server's address and a certificate.
+
+    With --predict its table has new rows. The party that had the label writes their scores, to scores.csv or --out.
+    With --serve it answers what the door of `cvfl serve` asks, which is at the party that had the label.
+    With --from it starts from its model of an earlier run; `cvfl model show` tells the number of that run, which a
+    party that was not in it gives to --joins.
+
+    Example: cvfl party federation.toml --name hospital --set network.address=cvfl.example.org:8443
+    Example: cvfl party may.toml --name hospital --from models/april
+    Example: cvfl party may.toml --name clinic --joins 1f0c9a52b7d3e846
+    """
+    console = Console(highlight=False)
+    with one_line(), ExitStack() as stack, observed(console, name, log_json, None) as seen, one_thread_a_role():
+        claim_descriptors()
+        settings = load_config(config, change or [])
+        tell_terms(settings, seen)
+        usual = Path("models") / config.stem
+        check_kind(predict, serve, from_model, joins)
+        if serve:
+            place = state or state_of(config, f"serve-{name}")
+            _serve_party(settings, name, model or usual, place, (memory << 20, refresh), insecure, seen)
+            return
+        if predict:
+            target = out or Path("scores.csv")
+            check_form(target)
+            new = PartyPrediction(settings, name, model or usual, stack, seen.step)
+            new.role.identity = identity = identity_of(settings, name, insecure)
+            _attend(new.role, settings, identity, seen, lambda: new.rows.notes)
+            if new.rows.label:
+                rows = write_scores(new.rows.batches(), target)
+                seen.event("finished", rows=rows, scores=str(target))
+            return
+        target, start = out or usual, _party_start(from_model, joins, name, settings)
+        if from_model and from_model.resolve() == target.resolve():
+            raise ConfigError(f"--from: the models of this run go to {target}, too; choose another folder with --out")
+        run = PartyRun(settings, name, state or state_of(config, name), stack, seen.step, restart=restart, start=start)
+        run.role.identity = identity = identity_of(settings, name, insecure)
+        if align_again:
+            run.role.keeper.forget()
+
+        check_writable(target)
+        _attend(run.role, settings, identity, seen, lambda: run.notes)
+        run.finish(target)
+        for line in _columns_line(run):
+            seen.event(line)
+        seen.event("finished", model=str(target / f"{name}.safetensors"))
+
+
+def _party_start(folder: Path | None, joins: str | None, name: str, settings: RunConfig) -> Start | None:
+    """What this party starts from, if it does not start afresh."""
+    if joins is not None and not re.fullmatch(r"[0-9a-f]{16,64}", joins):
+        raise ConfigError(f"--joins: {joins!r} is no number of a run; the others find it with `cvfl model show`")
+    if joins is not None:
+        return Start.joining(joins)
+    return party_start(folder, name, settings) if folder else None
+
+
+def _columns_line(run: PartyRun) -> Iterator[str]:
+    """Which columns of this party tell most, if that was asked for; nobody else hears of it."""
+    if (found := run.columns) and found.each:
+        told = [f"{one.column} {abs(found.together - one.without.value):.4f}" for one in found.each[:MOST_COLUMNS]]
+        label = metric_label(found.metric)
+        yield f"columns of {found.party} that tell most, by what {label} of training rows loses: {', '.join(told)}"
+
+
+def _serve_party(
+    settings: RunConfig,
+    name: str,
+    model: Path,
+    state: Path,
+    kept: tuple[int, float],
+    insecure: bool,
+    seen: Observer,
+) -> None:
+    """The same of a party without the label."""
+    check_serves(settings)
+    with extra("grpc"):
+        from cvfl.serving.online.service import serve_party  # noqa: PLC0415  an extra
+
+    stock = PartyStock(settings, name, model, *kept, seen.step)
+    if stock.label:
+        raise ConfigError(f"{name} had the label, so it has the door: start it with cvfl serve")
+    for note in stock.notes:
+        seen.event(note)
+    serve_party(stock, state, identity_of(settings, name, insecure), seen.event)
+
+
+def _attend(
+    role: PartyRole, settings: RunConfig, identity: Any, seen: Observer, notes: Callable[[], Iterable[str]]
+) -> None:
+    """Take part until the run, or the prediction, is over."""
+    with extra("grpc"):
+        from cvfl.runtime.grpc.party import attend  # noqa: PLC0415  an extra
+
+    asked: dict[str, int] = {}
+    said: set[str] = set()
+
+    def say_once(line: str) -> None:
+        if line not in said:
+            said.add(line)
+            seen.event(line)
+
+    def on_frame() -> None:
+        for note in notes():
+            say_once(note)
+        if role.keeper.reused:
+            say_once(f"alignment of {role.keeper.reused} reused: ids have not changed")
+        if role.blinded != asked:  # who had how many ids blinded here is worth a line
+            asked.update(role.blinded)
+            seen.event("blinded", **{name: f"{ids:,} ids" for name, ids in asked.items()})
+        if role.party is not None:
+            what = "batches" if role.rows.predicts else "rounds"
+            seen.step(f"{role.name}: {what}", role.party.t0, role.party.plan.rounds)
+
+    network = settings.network
+    attend(
+        role,
+        network.address,
+        identity,
+        lambda why, seconds: seen.wait(f"the server at {network.address} ({why})", seconds),
+        network.wait_limit,
+        network.max_frame_mb << 20,
+        on_frame,
+    )

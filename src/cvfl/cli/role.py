@@ -1,0 +1,66 @@
+"""What `cvfl server`, `cvfl party` and `cvfl serve` share: their options, and what each role does first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cvfl.cli.errors import extra
+from cvfl.cli.observers import Observer
+from cvfl.config.schema import RunConfig
+from cvfl.errors import ConfigError
+
+Config = Annotated[Path, typer.Argument(help="Configuration file (TOML).")]
+Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key; repeat for more.")]
+State = Annotated[
+    Path | None, typer.Option(help="Folder for checkpoints; state/CONFIG/ROLE beside the file when not given.")
+]
+Restart = Annotated[bool, typer.Option("--restart", help="Begin anew; the state of the run so far is put aside.")]
+Again = Annotated[bool, typer.Option("--align-again", help="Compare all ids, also when an earlier alignment is kept.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS; for this machine only.")]
+LogJson = Annotated[bool, typer.Option("--log-json", help="Print JSON lines instead of a live display.")]
+Predict = Annotated[bool, typer.Option("--predict", help="Score new rows with a trained model instead of training.")]
+MEMORY_MB, REFRESH = 512, 600.0
+Memory = Annotated[int, typer.Option(min=0, help="With --serve: MB for embeddings that are computed ahead.")]
+Refresh = Annotated[float, typer.Option(min=1, help="With --serve: seconds after which a query is asked again.")]
+Serve = Annotated[bool, typer.Option("--serve", help="Serve scores to the door of `cvfl serve` until it is stopped.")]
+FROM = "Start from the models of an earlier run: new rows, the same columns. All roles name the same run."
+Board = Annotated[Path | None, typer.Option("--tensorboard", help="Write scalars for TensorBoard to this folder.")]
+
+
+def check_kind(predict: bool, serve: bool, start: Path | None = None, joins: str | None = None) -> None:
+    """Refuse options of which a role can do one: score a table, serve, or train from an earlier run or afresh."""
+    if predict and serve:
+        raise ConfigError("--predict scores a table once, --serve whatever is asked for; give one of them")
+    if (predict or serve) and (start or joins):
+        raise ConfigError(
+            "--predict trains nothing, nor does --serve: leave --from out, and name the models with --model"
+        )
+    if start and joins:
+        raise ConfigError("--joins is for a party that was not in the earlier run; take it or --from, not both")
+
+
+def state_of(config: Path, role: str) -> Path:
+    """Where a role keeps its state: beside the configuration file, so that it is found again from any folder."""
+    return config.absolute().parent / "state" / config.stem / role
+
+
+def tell_terms(config: RunConfig, seen: Observer) -> None:
+    """By which terms this role takes part, so that people can compare them."""
+    if config.terms_sha256:
+        seen.event("terms", sha256=config.terms_sha256)
+
+
+def identity_of(config: RunConfig, name: str, insecure: bool) -> Any:
+    """A role's certificate and key; none without TLS, which is for this machine only."""
+    with extra("grpc"):
+        from cvfl.runtime.grpc.channel import Identity, check_insecure  # noqa: PLC0415  an extra
+
+    if insecure:
+        check_insecure(config.network.address)
+        return None
+    if config.network.certificates is None:
+        raise ConfigError("network.certificates: say where the certificates are; `cvfl certs` makes them")
+    return Identity.load(config.network.certificates, name)
