@@ -24,7 +24,7 @@ from cvfl.federation.agreement.terms import facts_of, read_facts
 from cvfl.privacy.keys import Keyring, SessionKey
 from cvfl.protocol import Loss
 from cvfl.protocol.aggregate import Aggregate
-from cvfl.protocol.codec import Codec
+from cvfl.protocol.coding.codec import Codec
 from cvfl.rng import stream
 from cvfl.runtime.checkpoint import digest, parsed
 from cvfl.types import SERVER

@@ -19,7 +19,7 @@ from conformance.threads import threads
 from cvfl.compress import Context, Identity, build
 from cvfl.config.schema import RunConfig
 from cvfl.errors import CompressError, CvflError, DataError, RemoteProtocolError
-from cvfl.protocol.codec import LIMIT, Codec
+from cvfl.protocol.coding.codec import LIMIT, Codec
 from cvfl.wire.packet import Packet
 
 pytestmark = pytest.mark.usefixtures("tidy")

@@ -10,7 +10,7 @@ import torch
 
 from cvfl.compress import Context, build
 from cvfl.errors import DecodeError
-from cvfl.protocol.codec import Codec
+from cvfl.protocol.coding.codec import Codec
 from cvfl.wire import Broadcast, Embedding, Folded, Passed, Report, decode, decode_packet, decode_setup, encode
 from cvfl.wire.control import decode_control
 from cvfl.wire.frame import MAX_BODY, head_of

@@ -12,7 +12,7 @@ from cvfl.compress import build
 from cvfl.errors import ConfigError
 from cvfl.memory import Memory
 from cvfl.protocol import Codec, Loss, Plan, StepSize
-from cvfl.protocol.codec import Samples
+from cvfl.protocol.coding.codec import Samples
 
 ROWS, B, P = 23, 5, 3
 

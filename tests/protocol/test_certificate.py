@@ -9,7 +9,7 @@ import torch
 
 from cvfl.compress import build
 from cvfl.protocol import Certificate, Codec, Loss
-from cvfl.protocol.follow import certify, worst
+from cvfl.protocol.coding.follow import certify, worst
 
 
 def of(exact: float, across: float, caused: float) -> tuple[float, float] | None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cvfl.compress import Shaped, TopK
 from cvfl.protocol import Codec, Loss
-from cvfl.protocol.follow import Lesson, agreement, certify, lesson, prime
+from cvfl.protocol.coding.follow import Lesson, agreement, certify, lesson, prime
 
 B, P = 6, 4
 OUTPUTS = {Loss.BINARY: 1, Loss.MULTICLASS: 5, Loss.SQUARED: 1}

@@ -8,7 +8,7 @@ import pytest
 
 from cvfl.errors import ConfigError, DecodeError
 from cvfl.protocol import Loss, Plan, StepSize
-from cvfl.protocol.pace import HIGHEST, Pace, least_ease, split_level, with_level
+from cvfl.protocol.coding.pace import HIGHEST, Pace, least_ease, split_level, with_level
 from cvfl.wire import Broadcast, Embedding, Evaluation, Folded, decode, encode
 
 PLAN = Plan(

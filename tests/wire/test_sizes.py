@@ -7,7 +7,7 @@ import torch
 
 from cvfl.compress import Context, build
 from cvfl.compress.registry import AUTO
-from cvfl.protocol.codec import Codec, Samples
+from cvfl.protocol.coding.codec import Codec, Samples
 from cvfl.wire import (
     Blinded,
     Broadcast,

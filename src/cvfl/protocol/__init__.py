@@ -1,15 +1,15 @@
 """Algorithms 1 and 2 as message machines."""
 
-from cvfl.protocol.codec import Codec, Measured
-from cvfl.protocol.codecs import Codecs
+from cvfl.protocol.coding.codec import Codec, Measured
+from cvfl.protocol.coding.codecs import Codecs
+from cvfl.protocol.coding.follow import Certificate
+from cvfl.protocol.coding.model_codec import ModelCodec
 from cvfl.protocol.evaluation import Evaluated, Labels
-from cvfl.protocol.follow import Certificate
 from cvfl.protocol.learning.decision import Decision
 from cvfl.protocol.learning.losses import Loss
 from cvfl.protocol.learning.optimizer import Optimizer, StepSize
 from cvfl.protocol.learning.units import Units
 from cvfl.protocol.machines import PartyMachine, ServerMachine
-from cvfl.protocol.model_codec import ModelCodec
 from cvfl.protocol.party import Party
 from cvfl.protocol.plan import Plan
 from cvfl.protocol.recipe import Recipe

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from cvfl.protocol.codec import Measured
+from cvfl.protocol.coding.codec import Measured
+from cvfl.protocol.coding.follow import Certificate
 from cvfl.protocol.evaluation import Evaluated
-from cvfl.protocol.follow import Certificate
 from cvfl.protocol.plan import Plan
 from cvfl.wire import Message
 

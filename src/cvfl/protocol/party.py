@@ -4,7 +4,7 @@
     receive(answer of t0)      -> [Evaluation(t0)] Embedding(t0 + 1)
     receive(Stop(t0))          -> nothing: the model is that after the best round
 
-The server's answer is a Broadcast, a Folded or a Gradient, as `exchange.py` has it. No I/O, no clock, no thread. The
+The server's answer is a Broadcast, a Folded or a Gradient, as `exchange` has it. No I/O, no clock, no thread. The
 state between any two messages is complete in `state_dict`.
 """
 
@@ -18,15 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from cvfl.errors import DataError, DecodeError, LocalProtocolError, RemoteProtocolError
-from cvfl.protocol.codec import Measured
-from cvfl.protocol.codecs import Codecs
+from cvfl.protocol.coding.codec import Measured
+from cvfl.protocol.coding.codecs import Codecs
+from cvfl.protocol.coding.follow import Certificate, certify, lesson, prime
+from cvfl.protocol.coding.pace import least_ease
 from cvfl.protocol.exchange import Slope, exchange
-from cvfl.protocol.follow import Certificate, certify, lesson, prime
 from cvfl.protocol.learning.average import Average
 from cvfl.protocol.learning.layers import Forward
 from cvfl.protocol.learning.stopping import Snapshots
 from cvfl.protocol.outputs import ROWS, outputs_of
-from cvfl.protocol.pace import least_ease
 from cvfl.protocol.plan import Plan
 from cvfl.protocol.release import EMBEDDING, EVALUATION, Clipped, Release
 from cvfl.protocol.rows import Holding

@@ -15,12 +15,12 @@ from cvfl.compress.masked import finest
 from cvfl.errors import ConfigError
 from cvfl.memory import Memory
 from cvfl.protocol.aggregate import Aggregate
-from cvfl.protocol.codec import Codec, Samples
-from cvfl.protocol.codecs import Codecs
+from cvfl.protocol.coding.codec import Codec, Samples
+from cvfl.protocol.coding.codecs import Codecs
+from cvfl.protocol.coding.model_codec import ModelCodec
 from cvfl.protocol.evaluation import Labels
 from cvfl.protocol.fusion import Foldable
 from cvfl.protocol.learning.layers import initialised
-from cvfl.protocol.model_codec import ModelCodec
 from cvfl.protocol.party import Party
 from cvfl.protocol.plan import Plan
 from cvfl.protocol.release import MakeRelease, Secret

@@ -1,6 +1,6 @@
 """The server as a message machine: it gathers embeddings, answers, and trains theta_0 on what it decoded.
 
-receive(Embedding(t0, m))  ->  nothing until all M are there, then one message a party, as `exchange.py` has it
+receive(Embedding(t0, m))  ->  nothing until all M are there, then one message a party, as `exchange` has it
 train()                    ->  the server's own Q local steps; call it when those replies are on their way
 receive(Evaluation(t0, m)) ->  nothing; when all M are there, `evaluation` holds the metrics, and if these say that
                                the run is over, a Stop a party
@@ -18,16 +18,16 @@ from torch import Tensor, nn
 
 from cvfl.errors import CompressError, DataError, DecodeError, LocalProtocolError, RemoteProtocolError
 from cvfl.memory import Values
-from cvfl.protocol.codec import Measured
-from cvfl.protocol.codecs import Codecs
+from cvfl.protocol.coding.codec import Measured
+from cvfl.protocol.coding.codecs import Codecs
+from cvfl.protocol.coding.follow import Certificate
+from cvfl.protocol.coding.pace import Pace, least_ease, with_level
 from cvfl.protocol.evaluation import Evaluated, Labels, evaluated
 from cvfl.protocol.exchange import Replies, exchange
-from cvfl.protocol.follow import Certificate
 from cvfl.protocol.fusion import joined
 from cvfl.protocol.learning.average import Average
 from cvfl.protocol.learning.stopping import Snapshots, Stopping
 from cvfl.protocol.outputs import outputs_of
-from cvfl.protocol.pace import Pace, least_ease, with_level
 from cvfl.protocol.plan import Plan
 from cvfl.types import SERVER
 from cvfl.wire import Bytes, Embedding, Evaluation, Message, Stop

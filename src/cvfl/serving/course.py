@@ -10,7 +10,7 @@ from cvfl.compress import Identity, Masked, Scalar, build
 from cvfl.errors import RemoteProtocolError
 from cvfl.protocol import Codec, Loss, Plan, StepSize
 from cvfl.protocol.aggregate import Aggregate
-from cvfl.protocol.codec import Samples
+from cvfl.protocol.coding.codec import Samples
 from cvfl.runs.bundle import ServerBundle
 from cvfl.types import SERVER
 

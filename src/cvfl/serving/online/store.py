@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from cvfl.data.tables.prepare import Preparation
 from cvfl.data.tables.table import Table
 from cvfl.errors import ConfigError, DataError
-from cvfl.protocol.codec import LIMIT
+from cvfl.protocol.coding.codec import LIMIT
 from cvfl.runs.bundle import PartyBundle, party_module, read_preparation
 from cvfl.serving.embed import at_rest, embedded
 from cvfl.serving.online.pseudonyms import Pseudonyms

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cvfl.protocol.codec import Codec
+from cvfl.protocol.coding.codec import Codec
 from cvfl.protocol.learning.objective import Objective
 
 _FEW = 10_000  # held-out rows from which on their number does not matter

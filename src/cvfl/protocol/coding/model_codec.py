@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cvfl.compress import Compressor, Feedback, Identity
 from cvfl.errors import DecodeError
-from cvfl.protocol.codec import Codec, Measured, State, restore, states_of
+from cvfl.protocol.coding.codec import Codec, Measured, State, restore, states_of
 from cvfl.types import SERVER
 from cvfl.wire import Bytes
 

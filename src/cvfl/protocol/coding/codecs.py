@@ -9,8 +9,8 @@ from cvfl.compress import Masked
 from cvfl.compress.masked import Mask
 from cvfl.memory import Memory
 from cvfl.protocol.aggregate import Aggregate
-from cvfl.protocol.codec import Codec
-from cvfl.protocol.model_codec import ModelCodec
+from cvfl.protocol.coding.codec import Codec
+from cvfl.protocol.coding.model_codec import ModelCodec
 
 
 @dataclass(frozen=True)
