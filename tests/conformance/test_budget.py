@@ -46,7 +46,7 @@ def needed(name: str) -> int:
     return int(trained(name).summary["bytes"]["total"])
 
 
-@pytest.mark.parametrize("share", [0.4, 0.6])
+@pytest.mark.parametrize("share", [0.4, pytest.param(0.6, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", FEDERATIONS)
 def test_the_total_is_within_5_percent_of_the_budget(name: str, share: float) -> None:
     budget = round(share * needed(name))

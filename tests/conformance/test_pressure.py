@@ -124,6 +124,7 @@ def test_parties_come_in_beside_idle_connections_without_end(tmp_path: Path) -> 
         assert flood.closed > 900
 
 
+@pytest.mark.slow
 def test_idle_connections_without_end_while_rounds_are_kept(tmp_path: Path) -> None:
     """Whoever is closed comes again: no descriptor is ever free for long, and every round is written down."""
     config = settings(every=1, rounds=400, evaluate_every=50)

@@ -95,7 +95,7 @@ SLOW = pytest.mark.slow
     ("case", "who"),
     [
         ("plain", "server"),
-        ("plain", "everyone"),
+        pytest.param("plain", "everyone", marks=SLOW),
         ("labels at a party", "first party"),
         pytest.param("plain", "last party", marks=SLOW),
         pytest.param("labels at a party", "server", marks=SLOW),

@@ -119,7 +119,7 @@ def test_a_run_that_fails_before_anything_is_kept_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("memory_mb", [256, 0])
+@pytest.mark.parametrize("memory_mb", [pytest.param(256, marks=pytest.mark.slow), 0])
 def test_a_run_that_is_killed_is_taken_up_again(tmp_path, memory_mb):
     """kill -9 of a real process, at any moment; with what is known of rows in memory or on disk, in the same bits."""
     changes = {"rounds": 200, "precision": "float32", "compressor": "feedback(scalar:bits=3)"}

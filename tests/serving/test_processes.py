@@ -64,7 +64,7 @@ def test_scores_are_written_where_the_label_was_and_nowhere_else(tmp_path):
     assert 193 * 48 < counted["prediction_bytes"] < 193 * 48 + 100
 
 
-@pytest.mark.parametrize("labels", ["shared", "bank"])
+@pytest.mark.parametrize("labels", ["shared", pytest.param("bank", marks=pytest.mark.slow)])
 def test_roles_that_trained_apart_leave_what_one_process_leaves(labels, tmp_path):
     """The same models over gRPC, and so the same scores; the names of classes come from the party with the label."""
     paths = tables.write(tables.frames(), tmp_path / "in")
