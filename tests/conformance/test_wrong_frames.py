@@ -42,7 +42,7 @@ GARBAGE: dict[str, bytes] = {
     "random bytes": bytes(range(200, 0, -1)),
     "half a frame": hello("bank")[:-9],
     "a flipped bit": hello("bank")[:-1] + b"!",
-    "an unknown kind": seal(15, 2, 0, [b"x"]),
+    "an unknown kind": seal(0, 2, 0, [b"x"]),
     "a control message that is none": seal(7, 2, 0, [b'{"type":"hallo"}']),
     "targets that are none": seal(8, 2, 0, [b"\1\0"]),
 }
