@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -80,6 +81,10 @@ class Processes:
 
     def interrupt(self, role: str) -> int:
         """Ctrl-C; the exit code."""
+        self.children[role].send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.children[role].wait(15)
+        # Python may drop an interrupt that comes while it tidies up: press again, as people do.
         self.children[role].send_signal(signal.SIGINT)
         return self.children[role].wait(30)
 
