@@ -84,7 +84,7 @@ class Processes:
         self.children[role].send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.children[role].wait(15)
-        # Python may drop an interrupt that comes while it tidies up: press again, as people do.
+        # Once an interrupt was lost here, and it is not known where: press again, as people do.
         self.children[role].send_signal(signal.SIGINT)
         return self.children[role].wait(30)
 
