@@ -35,7 +35,7 @@ from cvfl.federation.train import train
 from cvfl.protocol import Loss
 from cvfl.protocol.learning.metrics import BETTER_LOW
 
-NONE = ["compressor=identity", "server_compressor=identity", "local_rows=cached"]
+NONE = ["compressor=identity", "server_compressor=identity", "local_rows=cached", "quiet_messages=false"]
 ALL = FEDERATIONS | GENERATED
 
 

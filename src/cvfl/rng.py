@@ -22,6 +22,7 @@ DRAW = "draw"
 INIT = "init"
 LAYERS = "layers"
 LOCAL = "local"
+NOISE = "noise"
 SPLIT = "split"
 
 

@@ -70,6 +70,18 @@ NAMED: dict[str, dict[str, Any]] = {
         "compressor": "scalar:bits=2",
         "step_size": {"eta": 0.1, "schedule": "inverse"},
     },
+    "quiet messages": AUTO
+    | {
+        "party_model": {"name": "tabular", "width": 6, "hidden": [8], "dropout": 0.3},
+        "server_model": {"name": "wide_deep", "hidden": [8]},
+        "quiet_messages": True,
+    },
+    "quiet messages, relayed": AUTO
+    | {
+        "party_model": {"name": "tabular", "width": 10, "hidden": [8], "dropout": 0.3},
+        "server_model": {"name": "attention"},
+        "quiet_messages": True,
+    },
     "batch norm and dropout": {
         "party_model": {"name": "conformance.cases:restless", "width": 4},
         "evaluate_every": 1,

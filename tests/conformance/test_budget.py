@@ -46,19 +46,12 @@ def needed(name: str) -> int:
     return int(trained(name).summary["bytes"]["total"])
 
 
-@pytest.mark.parametrize("share", [0.4, pytest.param(0.6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", [0.5, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.6, 0.8))])
 @pytest.mark.parametrize("name", FEDERATIONS)
 def test_the_total_is_within_5_percent_of_the_budget(name: str, share: float) -> None:
     budget = round(share * needed(name))
     sent = trained(name, budget).summary["bytes"]["total"]
     assert 0.95 * budget <= sent <= 1.05 * budget
-
-
-def test_what_was_saved_need_not_be_spent() -> None:
-    """A level for a few rounds can change what is needed after them: the budget is a limit."""
-    budget = round(0.8 * needed("breast_cancer"))
-    sent = trained("breast_cancer", budget).summary["bytes"]["total"]
-    assert 0.7 * budget <= sent < 0.95 * budget
 
 
 def test_a_budget_that_is_not_needed_changes_no_bit() -> None:
@@ -71,7 +64,7 @@ def test_a_budget_that_is_not_needed_changes_no_bit() -> None:
 
 
 def test_a_budget_that_cannot_be_kept_ends_the_run_or_is_refused_at_the_start() -> None:
-    least = trained("diabetes", round(0.4 * needed("diabetes"))).summary["bytes"]["setup"]
+    least = trained("diabetes", round(0.5 * needed("diabetes"))).summary["bytes"]["setup"]
     with pytest.raises(ConfigError, match="budget: 3,000 bytes, but 100 rounds and 5 evaluations take"):
         trained("diabetes", "3 kB")
     with pytest.raises(ConfigError, match=r"are used up after \d+ of 100 rounds; give more, or fewer rounds"):

@@ -28,6 +28,7 @@ CASES: dict[str, dict[str, Any]] = {
         "party_model": {"name": "tabular", "width": 6, "hidden": [8], "dropout": 0.2},
         "server_model": {"name": "wide_deep", "hidden": [8]},
         "class_weight": "balanced",
+        "quiet_messages": True,
     },
     "labels at a party": {"privacy": {"labels": "bank"}, "algorithm": 2, "local_iterations": 1},
 }

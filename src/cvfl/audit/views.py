@@ -127,7 +127,8 @@ class Sights:
         total = self._codecs.held_out_total if held_out else self._codecs.total
         if total is None:
             codecs = self._codecs.evaluations if held_out else self._codecs.embeddings
-            self._note(sees, m, rows, codecs[m].decode(packet, t0, self._shape(m, len(rows)), self._plan.dtype))
+            shape = self._shape(m, len(rows if held_out else self._plan.sent_rows(m, t0)))
+            self._note(sees, m, rows, codecs[m].decode(packet, t0, shape, self._plan.dtype)[: len(rows)])
             return
         sent = self._packets.setdefault((sees, t0), {})
         sent[m] = bytes(packet)

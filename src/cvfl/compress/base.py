@@ -118,6 +118,14 @@ class Compressor(ABC):
         """
         return
 
+    @property
+    def span(self) -> Tensor | None:
+        """The directions in which receivers take what they decoded, after the packet that was decompressed last.
+
+        P x K, orthonormal; None is all of them.
+        """
+        return None
+
     def settle(self, packet: Packet, decoded: Tensor, context: Context) -> None:
         """Learn from a packet that all receivers have, the same at every end; most compressors need not."""
         return
@@ -166,6 +174,11 @@ class Wrapper(Compressor):
     def loosen(self, least: float) -> None:
         """Pass on to the compressor inside."""
         self.inner.loosen(least)
+
+    @property
+    def span(self) -> Tensor | None:
+        """That of the compressor inside."""
+        return self.inner.span
 
     def remember(self, memory: Memory) -> None:
         """Pass on to the compressor inside."""

@@ -6,17 +6,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cvfl.compress.deadzone import cell, cell_code, cell_plane
 from cvfl.wire.packet import Plane
 
 MOST = 128
 """Largest number of components that are sent of a row."""
-CURIOSITY = 0.1
-"""How much all directions together count beside those in which the loss has a gradient."""
 _NOTHING = 1e-9  # of the largest variance: a component with less is none
-_COARSEST = 2.0  # times the root mean square of a component: no step is larger
+_LITTLE = 0.1  # all directions together, beside those in which the loss has a gradient
+_PARALLEL = 1e-9  # of a unit: directions that differ by less are one
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,15 @@ class Basis:
         powers = [code // 4 for code in self.cells]
         return bool(powers) and max(powers) - min(powers) <= 16
 
+    @cached_property
+    def span(self) -> Tensor | None:
+        """The directions that it can show, orthonormal, P x K; None if these are all, or nothing was sent yet."""
+        if not len(self.bytes):
+            return None
+        U, size, _ = torch.linalg.svd(nn.functional.normalize(self.bytes.double()).t(), full_matrices=False)
+        U = U[:, size > _PARALLEL]
+        return U if U.shape[1] < len(U) else None
+
     def scaled(self, factors: Tensor) -> Basis:
         """The same with other steps, one factor a component."""
         sizes = [cell(code) * float(factor) for code, factor in zip(self.cells, factors, strict=True)]
@@ -49,6 +57,12 @@ class Basis:
     def planes(self) -> tuple[Plane, Plane]:
         """As it travels."""
         return cell_plane(list(self.cells)), Plane((self.bytes.reshape(-1).int() + 128).to(torch.uint8), 8)
+
+
+def within(h: Tensor, span: Tensor) -> Tensor:
+    """The part of each row that lies in these directions."""
+    part: Tensor = (h.double() @ span @ span.t()).to(h.dtype)
+    return part
 
 
 NOTHING = Basis(torch.zeros(0, 0, dtype=torch.int8), ())
@@ -73,13 +87,15 @@ class View:
     """What the sender knows when it chooses: G, the curvature of the loss, and C, how what it sends varies.
 
     Both as seen in the directions of `space` (P x d), or in all if that is None. Errors are measured in units of the
-    trace of G, so that squares stay within what floats can hold, and blind directions count a little.
+    trace of G, so that squares stay within what floats can hold, and blind directions count a little. `curiosity` is
+    how much they all count when components are chosen, `coarsest` the largest step in root mean squares of a component.
     """
 
-    def __init__(self, G: Tensor, C: Tensor, space: Tensor | None) -> None:
+    def __init__(self, G: Tensor, C: Tensor, space: Tensor | None, curiosity: float, coarsest: float) -> None:
         trace = float(G.trace())
-        self.unit, self.space, self.C, self.G = trace, space, C, G / trace
-        self.metric = self.G + torch.eye(len(G), dtype=torch.float64) * (CURIOSITY / len(G))
+        self.unit, self.space, self.C, self.G, self.coarsest = trace, space, C, G / trace, coarsest
+        alike = torch.eye(len(G), dtype=torch.float64) / len(G)
+        self.metric, self.wanted = self.G + max(curiosity, _LITTLE) * alike, self.G + curiosity * alike
         self._known: tuple[Basis, Tensor] | None = None
 
     def new(self, aim: float, finest: float) -> Basis | None:
@@ -94,14 +110,17 @@ class View:
         count = min(MOST, some, 1 + int((self._missed(Z[:, :some], variance[:some]) > aim).sum()))
         spread = variance[:count]
         S = (Z[:, :count].t() @ self.C) / spread[:, None]
-        S = S * _steps(torch.ones_like(spread), spread, aim / self.unit, finest)[:, None]
+        S = S * self._steps(torch.ones_like(spread), spread, aim, finest)[:, None]
         return as_bytes(S if self.space is None else S @ self.space.t())
 
     def _missed(self, Z: Tensor, variance: Tensor) -> Tensor:
-        """By how much the loss rises for what the first 1, 2, ... components h Z do not show of h."""
+        """By how much the loss rises for what the first 1, 2, ... components h Z do not show of h.
+
+        Blind directions may count, too: what no basis ever shows, a server model cannot learn to use.
+        """
         guess = self.C @ Z  # what a component says of h is C Z_k / variance_k of it
-        shown = (guess * (self.G @ guess)).sum(0) / variance
-        return (float((self.G * self.C).sum()) - shown.cumsum(0)) * (0.5 * self.unit)
+        shown = (guess * (self.wanted @ guess)).sum(0) / variance
+        return (float((self.wanted * self.C).sum()) - shown.cumsum(0)) * (0.5 * self.unit)
 
     def analysis(self, basis: Basis) -> Tensor:
         """The P x K matrix that gives the whole steps nearest to rows, as the loss measures distance."""
@@ -129,14 +148,13 @@ class View:
         assert self._known is not None
         found = self._known[1]
         cost, spread = (rows @ self.metric * rows).sum(1), (self.C @ found * found).sum(0)
-        return _steps(cost.clamp_min(1e-300), spread, aim / self.unit, finest)
+        return self._steps(cost.clamp_min(1e-300), spread, aim, finest)
 
     def _within(self, basis: Basis) -> Tensor:
         return basis.rows if self.space is None else basis.rows @ self.space
 
-
-def _steps(cost: Tensor, spread: Tensor, aim: float, finest: float) -> Tensor:
-    """Steps that together raise the loss by the aim, none of them much finer or coarser than its component."""
-    step = (24 * aim / len(cost) / cost).sqrt()
-    rms = spread.clamp_min(1e-300).sqrt()
-    return torch.minimum(torch.maximum(step, finest * rms), _COARSEST * rms)
+    def _steps(self, cost: Tensor, spread: Tensor, aim: float, finest: float) -> Tensor:
+        """Steps that together raise the loss by the aim, none of them much finer or coarser than its component."""
+        step = (24 * aim / self.unit / len(cost) / cost).sqrt()
+        rms = spread.clamp_min(1e-300).sqrt()
+        return torch.minimum(torch.maximum(step, finest * rms), self.coarsest * rms)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from cvfl.compress.base import LARGEST, Compressor, Context, extremes, flat, no_scalars, rows_of, width_of
-from cvfl.compress.basis import MOST, NOTHING, Basis, View, in_turn
+from cvfl.compress.basis import MOST, NOTHING, Basis, View, in_turn, within
 from cvfl.compress.deadzone import CELL_WIDTH, DEAD, PEAK, WIDTH, finite, quantized, unzigzag, zigzag
 from cvfl.compress.moments import Moments, directions
 from cvfl.errors import ConfigError, DecodeError
@@ -42,6 +42,7 @@ _PAUSE = 8  # times as many rounds as this share of its age a basis serves at le
 _LONGER = 2.0  # times what the cosine may lack of one: most that the logarithm of squared lengths may differ
 _AGREED = (1.0, 0.0)  # a cosine of one, and no difference of lengths
 _FINEST = 2.0**-20
+_MOST_TIMES = 5.0  # the tolerance, however many samples there are
 
 
 class Shaped(Compressor):
@@ -49,8 +50,11 @@ class Shaped(Compressor):
 
     After so many epochs it is tolerance / (1 + epochs)^fading, since Theorem 2 asks for an error that diminishes.
     A `budget` is the most bits that a row may take, by the entropy of its components; steps are doubled until it holds.
-    With `certificate` 0 the tolerance stays as it is, whatever gradients messages cause; else `agreement` is the least
-    cosine that they may have with the exact ones.
+    There are components enough for what the loss sees now, and for all directions if these together count `curiosity`
+    times as much. No step is larger than `coarsest` times the root mean square of its component. Beyond `many` samples
+    the tolerance grows with their number, up to five times: a model learns less of each by heart. With `certificate` 0
+    the tolerance stays as it is, whatever gradients messages cause; else `agreement` is the least cosine that they may
+    have with the exact ones.
     """
 
     learns = True
@@ -63,6 +67,9 @@ class Shaped(Compressor):
         fading: float = 0.5,
         certificate: int = 1,
         agreement: float = 0.9,
+        curiosity: float = 0.0,
+        coarsest: float = 2.0,
+        many: float = math.inf,
     ) -> None:
         if not 1e-6 <= tolerance <= 1:
             raise ConfigError(f"tolerance is a share of the loss from 1e-6 to 1, not {tolerance}")
@@ -74,12 +81,20 @@ class Shaped(Compressor):
             raise ConfigError(f"certificate is 1, or 0 for none, not {certificate}")
         if not 0 < agreement < 1:
             raise ConfigError(f"agreement is a cosine above 0 and below 1, not {agreement}")
+        if not 0 <= curiosity <= 100:
+            raise ConfigError(f"curiosity is a weight from 0 to 100, not {curiosity}")
+        if not 0 < coarsest <= 64:
+            raise ConfigError(f"coarsest is a number of root mean squares above 0 and up to 64, not {coarsest}")
+        if not many >= 1:
+            raise ConfigError(f"many is a number of samples from 1 on, not {many}")
+        self.curiosity, self.coarsest, self.many = float(curiosity), float(coarsest), float(many)
         self.tolerance, self.budget, self.fading = float(tolerance), float(budget), float(fading)
         self.certificate, self.agreement = bool(certificate), float(agreement)
         self._forget()
 
     def _forget(self) -> None:
         self.basis, self.age, self.epochs = NOTHING, 0, 0.0
+        self._latest = NOTHING
         self.curvature, self.moments = Moments(), Moments()
         self.aim, self.ease, self.least, self.told = 0.0, 1.0, 0.0, 0
         self.missed = self.would_miss = 0.0
@@ -88,8 +103,7 @@ class Shaped(Compressor):
 
     def compress(self, h: Tensor, context: Context) -> Packet:
         """Whole steps of each component, and the mean of what that leaves; and the basis if it is new."""
-        x = _rows(h)
-        basis, z = self._chosen(x, context)
+        basis, _, z = self._chosen(_rows(h), context)
         q = quantized(z.clamp(-PEAK, PEAK), 1.0)
         steps = torch.cat([q, _left(z, q)]) if q.numel() else q
         planes: tuple[Plane, ...] = (Plane(zigzag(steps).reshape(-1), WIDTH, max(1, len(basis.cells))),)
@@ -102,7 +116,7 @@ class Shaped(Compressor):
 
     def decompress(self, packet: Packet, context: Context) -> Tensor:
         """(q + r) S, the same bits at every receiver."""
-        basis, q = self._read(packet)
+        self._latest, q = basis, _ = self._read(packet)
         if not q.numel():
             return torch.zeros(packet.shape, dtype=packet.dtype)
         parts = q[:-1] * SHARES + q[-1:]
@@ -118,10 +132,14 @@ class Shaped(Compressor):
             self.told, self.missed = self.age, self.would_miss
         self.basis = basis
 
+    @property
+    def span(self) -> Tensor | None:
+        """That of the basis: what was sent in another one would stay with its row for ever, and be learned by heart."""
+        return self._latest.span
+
     def bound(self, h: Tensor, context: Context) -> ErrorBound:
         """What the basis cannot show of this tensor, and what rounding leaves of each component."""
-        x = _rows(h)
-        basis, z = self._chosen(x, context)
+        basis, x, z = self._chosen(_rows(h), context)
         rows = basis.rows
         q = quantized(z.clamp(-PEAK, PEAK), 1.0)
         over = (z.abs() - PEAK).clamp_(0.5 + DEAD) + (_left(z, q).double().abs() / SHARES if q.numel() else 0)
@@ -184,7 +202,7 @@ class Shaped(Compressor):
         """Restore both."""
         self._forget()
         if state:
-            self.basis = Basis(state["bytes"], tuple(state["cells"].tolist()))
+            self.basis = self._latest = Basis(state["bytes"], tuple(state["cells"].tolist()))
             self.aim, self.ease, *numbers = state["numbers"].tolist()
             self.missed, self.would_miss, self.epochs, age, told, *agreed = numbers
             self.age, self.told, self.agreed = int(age), int(told), tuple(agreed)
@@ -200,26 +218,35 @@ class Shaped(Compressor):
         if self.moments.kept is None:
             varies = Moments()
             varies.add(x)
-            return _view_of(self.curvature, varies)
+            return self._view_of(varies)
         if self._seen is None:
-            self._seen = _view_of(self.curvature, self.moments)
+            self._seen = self._view_of(self.moments)
         return self._seen
 
-    def _chosen(self, x: Tensor, context: Context) -> tuple[Basis, Tensor]:
-        """The basis for a message, with steps that the budget allows, and the components in these steps."""
-        view = self._view(x if context.whole is None else _numbers(context.whole))
-        basis = self.basis if view is None else self._fitting(view)
+    def _view_of(self, varies: Moments) -> View:
+        space = directions(self.curvature, varies)
+        within = self.curvature.within(space), varies.within(space)
+        return View(*within, space, self.curiosity, self.coarsest)
+
+    def _chosen(self, x: Tensor, context: Context) -> tuple[Basis, Tensor, Tensor]:
+        """The basis for a message, with steps that the budget allows, what is to be sent, and that in these steps."""
+        whole = None if context.whole is None else _numbers(context.whole)
+        view = self._view(x if whole is None else whole)
+        basis = self.basis if view is None else self._fitting(view, context.total)
+        if whole is not None and basis.span is not None:
+            x = whole - within(whole - x, basis.span)  # of what is known, receivers take no more than the basis shows
         if view is None or not basis.cells:
-            return basis, _components(x, basis)
+            return basis, x, _components(x, basis)
         z = x @ view.analysis(basis)
         while math.isfinite(self.budget) and _bits(quantized(z, 1.0)) > self.budget:
             basis = basis.scaled(torch.full((len(basis.cells),), 2.0))
             z = x @ view.analysis(basis)
-        return basis, z
+        return basis, x, z
 
-    def _fitting(self, view: View) -> Basis:
+    def _fitting(self, view: View, samples: int) -> Basis:
         """The basis that both ends have, the same with other steps, or a new one."""
-        share = self.tolerance * max(self.ease, self.least) / (1 + self.epochs) ** self.fading
+        tolerance = self.tolerance * min(_MOST_TIMES, max(1.0, samples / self.many))
+        share = tolerance * max(self.ease, self.least) / (1 + self.epochs) ** self.fading
         # Of what is at stake, or of a quarter of what is sent if that is more, as long as nothing is learned yet.
         aim, finest = share * max(self.aim, view.missed(NOTHING) / 4), math.sqrt(3 * share)
         if self._outdated(view, aim):
@@ -261,11 +288,6 @@ class Shaped(Compressor):
         if not known or symbols.width != WIDTH or symbols.symbols.numel() != rows_told * K:
             raise DecodeError(f"{symbols.symbols.numel()} symbols for {n} rows of {K} components")
         return basis, unzigzag(symbols.symbols).reshape(rows_told, K)
-
-
-def _view_of(curvature: Moments, varies: Moments) -> View:
-    space = directions(curvature, varies)
-    return View(curvature.within(space), varies.within(space), space)
 
 
 def _components(x: Tensor, basis: Basis) -> Tensor:

@@ -139,6 +139,7 @@ def _length(rows: int) -> list[str]:
         _line("local_iterations = 5", "steps that everyone takes between two messages"),
         _line('compressor = "auto"', 'of the embeddings; "identity" sends them as they are'),
         _line('server_compressor = "auto"', "of what the server sends"),
+        _line("quiet_messages = true", "send no dropout: the server draws noise like it"),
         _line("seed = 0", "of all randomness: the same seed gives the same result"),
     ]
 

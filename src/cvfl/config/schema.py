@@ -58,6 +58,8 @@ class RunConfig(Section):
     """Bytes that the whole run may send, such as `"2 MB"`; messages are coarser where `auto` would need more."""
     local_rows: Literal["batch", "cached"] | None = None
     """Rows of local steps after the first: the batch, or any that were sent before; follows `server_compressor`."""
+    quiet_messages: bool = False
+    """Send embeddings without dropout, and draw noise like it at the server; where `local_rows` are cached."""
     algorithm: Literal[1, 2] = 1
     """1: parties have labels and take Q steps on their own. 2: the server returns gradients."""
     compressor: str = "auto"
@@ -158,6 +160,11 @@ class RunConfig(Section):
             private = self.algorithm == 2 or self.privacy.secure or self.privacy.noise is not None
             return self.reply_compressor == "auto" and not private
         return self.local_rows == "cached"
+
+    @property
+    def quiet(self) -> bool:
+        """Whether dropout is left out of embeddings; where rows are not kept, or noise is added anyway, it is not."""
+        return self.quiet_messages and self.cached and self.privacy.noise is None
 
     def evaluation_compressor_of(self, spec: str) -> str:
         """That of held-out rows for a party whose compressor is `spec`; with noise they are sent as they are."""

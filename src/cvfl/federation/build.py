@@ -196,6 +196,7 @@ def _plan(config: RunConfig, facts: Facts, loss: Loss, dtype: torch.dtype, sum_w
         device=_device(config.device),
         clip=config.privacy.clip,
         budget=config.budget,
+        quiet=config.quiet,
     )
 
 

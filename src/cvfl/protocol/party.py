@@ -25,6 +25,7 @@ from cvfl.protocol.coding.pace import least_ease
 from cvfl.protocol.exchange import Slope, exchange
 from cvfl.protocol.learning.average import Average
 from cvfl.protocol.learning.layers import Forward
+from cvfl.protocol.learning.spread import Spread
 from cvfl.protocol.learning.stopping import Snapshots
 from cvfl.protocol.outputs import ROWS, outputs_of
 from cvfl.protocol.plan import Plan
@@ -57,6 +58,7 @@ class Party:
         self.certified: Certificate | None = None
         """Of the message of the round that is over, where one is computed and an evaluation followed."""
         self._embed = Forward(self._bounded(model), plan.seed, m, self._rows(torch.arange(2) % plan.rows))
+        self._spread = Spread(plan.widths[m - 1], plan.dtype) if plan.quiet else None
         self._x = torch.empty(0)
         self._h: Tensor | None = None
         self._out: Tensor | None = None
@@ -136,14 +138,21 @@ class Party:
 
         The result is the gradient in h_m, and the loss, for the party's compressor to learn from.
         """
-        eta = self.plan.eta(self.t0)
+        eta, sent = self.plan.eta(self.t0), h.detach()
         for q in range(self.plan.Q):
-            if q > 0:  # h_m of iteration 0 is the one that was sent
-                x = self._rows(self.plan.local_rows(self.t0, q)) if self.plan.cached else self._x
+            if q > 0 or self._quiet:  # else h_m of iteration 0 is the one that was sent
+                x = self._rows(self.plan.local_rows(self.t0, q)) if q > 0 and self.plan.cached else self._x
                 h = self._embed(x, self.t0, q)
+            if q == 0 and self._spread is not None:
+                self._spread.see(h - sent)
             gradient, loss = slope.at(h, q)
             self.steps.take(partial(h.backward, gradient), eta)
         return gradient, loss
+
+    @property
+    def _quiet(self) -> bool:
+        """Whether dropout is left out of messages: where it is to be, and there is any."""
+        return self._spread is not None and self._embed.drops
 
     def _learn(self, slope: Slope, h: Tensor) -> None:
         """Let compressors that follow the loss learn; where the party does not know it, from what it was told."""
@@ -175,8 +184,9 @@ class Party:
         """h_m of this round as everyone else has it."""
         assert self._h is not None
         if not self._sent:  # after a restart; once, since a compressor that has learned would code it otherwise
-            self._sent = self.codec.encode(self._leaving(), self.t0)
-        return self.codec.decode(self._sent, self.t0, tuple(self._h.shape), self._h.dtype).to(self._h.device)
+            self._sent = self.codec.encode(self._with_noise(), self.t0)
+        shape = len(self.plan.sent_rows(self.m, self.t0)), self._h.shape[1]
+        return self.codec.decode(self._sent, self.t0, shape, self._h.dtype)[: len(self._h)].to(self._h.device)
 
     def _embedding(self) -> Embedding:
         # After a restart h_m is there already: computing it again would move the statistics of normalisation layers.
@@ -185,10 +195,18 @@ class Party:
         if self.t0 == 0 and self.codec.follows:
             u = self.plan.uniform(0, self.m)
             prime(self.codec, self.exchange.alone(len(h)), h, self.exchange.objective, u)
-        self._sent = data = self.codec.encode(h, self.t0)
+        sent = self._with_noise()
+        self._sent = data = self.codec.encode(sent, self.t0)
         # Measured where it is reported: on the rounds that an evaluation follows.
-        self.measured = self.codec.measure(h, data, self.t0) if self.plan.evaluates_after(self.t0) else None
+        self.measured = self.codec.measure(sent, data, self.t0) if self.plan.evaluates_after(self.t0) else None
         return Embedding(self.t0, self.m, data)
+
+    def _with_noise(self) -> Tensor:
+        """What is sent: h_m, and where dropout is left out of it some rows of the root of what that does."""
+        h = self._leaving()
+        if self._spread is None:
+            return h
+        return torch.cat([h, self._spread.root(self.plan.noise_rows(self.m, self.t0)).to(h.device)])
 
     def _leaving(self) -> Tensor:
         """h_m of this round as it is released; a compressor learns from no more, so nothing it sends can tell more."""
@@ -205,7 +223,8 @@ class Party:
     def _forward(self) -> Tensor:
         self._x = self._rows(self.plan.batch(self.t0))
         self.model.train()
-        return self._checked(self._embed(self._x, self.t0, 0), len(self._x))
+        h = self._embed.quietly(self._x, self.t0) if self._quiet else self._embed(self._x, self.t0, 0)
+        return self._checked(h, len(self._x))
 
     def _evaluation(self, t0: int) -> Evaluation:
         h_of = self._bounded(self._average.model.eval())
@@ -240,6 +259,7 @@ class Party:
             "optimizer": self.steps.state_dict(),
             "codecs": {} if self.done else self.exchange.state_dict(self.t0),
             "release": self.release.state_dict() if self.release else {},
+            "spread": self._spread.state_dict() if self._spread else {},
             "stopping": {"models": self._snapshots.kept, "over": self._stopped},
         }
 
@@ -253,6 +273,8 @@ class Party:
         self.exchange.load_state_dict(state["codecs"])
         if self.release is not None:
             self.release.load_state_dict(state["release"])
+        if self._spread is not None:
+            self._spread.load_state_dict(state["spread"])
         if not self.done and self.t0 < self.plan.rounds:
             self._h = self._forward()
             for key, statistic in self.model.named_buffers():

@@ -17,6 +17,9 @@ from cvfl.protocol.learning.objective import ClassWeight
 from cvfl.protocol.learning.optimizer import Optimizer, StepSize
 from cvfl.rng import BATCH, DRAW, LOCAL, stream
 
+_TOLD = 8
+"""Rows of the root of a party's noise that go with a message."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -49,12 +52,16 @@ class Plan:
     clip: float | None = None
     budget: int | None = None
     """Bytes that the whole run may send."""
+    quiet: bool = False
+    """Whether embeddings are sent without dropout, and the server draws noise like it: see `learning.spread`."""
 
     def __post_init__(self) -> None:
         if self.algorithm == 2 and self.folding:
             raise ConfigError("folding is for algorithm 1; algorithm 2 sends no embeddings to parties")
         if self.cached and (self.algorithm == 2 or self.secure):
             raise ConfigError("cached rows are for algorithm 1 with embeddings, or sums over the others, that are read")
+        if self.quiet and not self.cached:
+            raise ConfigError("quiet messages need cached rows: the server takes noise from what it was told before")
         if self.secure and (self.folding or len(set(self.widths)) > 1 or self.M < 2):
             raise ConfigError("secure aggregation adds up embeddings of one width, of two parties or more, unfolded")
         if self.patience and not self.validation_rows:
@@ -107,6 +114,21 @@ class Plan:
         epoch, place = divmod(t0, self.rounds_per_epoch)
         order = _order(self.seed, epoch, self.rows)
         return order[place * self.batch_size : (place + 1) * self.batch_size].long()
+
+    def sent_rows(self, m: int, t0: int) -> Tensor:
+        """Rows of party m's message of round t0: the batch, and of quiet ones, after all others, some of its noise."""
+        if not self.quiet:
+            return self.batch(t0)
+        return torch.cat([self.batch(t0), self.rows + self.noise_rows(m, t0)])
+
+    def noise_rows(self, m: int, t0: int) -> Tensor:
+        """Which rows of the root of its noise party m tells in round t0: a few, in turn."""
+        P = self.widths[m - 1]
+        return (t0 * _TOLD + torch.arange(min(_TOLD, P))) % P
+
+    def noise_told(self, t0: int) -> bool:
+        """Whether all parties have told all rows of their roots by round t0."""
+        return self.quiet and (t0 + 1) * _TOLD >= max(self.widths)
 
     def local_rows(self, t0: int, q: int) -> Tensor:
         """Rows of local step q, the same at every role: the batch, or with `cached` from the second step on others.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -67,7 +68,7 @@ class Recipe:
             (self.partial_compressor, "sum over the others") if plan.folding else (self.gradient_compressor, "gradient")
         )
         embedding = {
-            m: Codec(self.compressors[m - 1](), plan.seed, m, name, samples=samples, remembers=kept)
+            m: Codec(self.compressors[m - 1](), plan.seed, m, name, samples=self._sent(m, memory), remembers=kept)
             for m, name in parties
         }
         held_out = Samples(lambda t0: torch.arange(plan.held_out_rows), plan.held_out_rows, memory)
@@ -78,6 +79,11 @@ class Recipe:
         replies = {m: Codec(make(), plan.seed, m, f"server, for {name}", part, samples, kept) for m, name in parties}
         codecs = Codecs(embedding, evaluation, replies, self._model_codecs(), memory=memory)
         return self._masked(codecs) if plan.secure else codecs
+
+    def _sent(self, m: int, memory: Memory) -> Samples:
+        """What party m's messages are of: training rows, and rows of the root of its noise behind them."""
+        plan = self.plan
+        return Samples(partial(plan.sent_rows, m), plan.rows + plan.quiet * plan.widths[m - 1], memory)
 
     def _masked(self, codecs: Codecs) -> Codecs:
         """The same with embeddings that can only be read as a sum, those of held-out rows on the finest grid."""

@@ -26,9 +26,11 @@ from cvfl.protocol.evaluation import Evaluated, Labels, evaluated
 from cvfl.protocol.exchange import Replies, exchange
 from cvfl.protocol.fusion import joined
 from cvfl.protocol.learning.average import Average
+from cvfl.protocol.learning.spread import noise_like
 from cvfl.protocol.learning.stopping import Snapshots, Stopping
 from cvfl.protocol.outputs import outputs_of
 from cvfl.protocol.plan import Plan
+from cvfl.rng import NOISE, stream
 from cvfl.types import SERVER
 from cvfl.wire import Bytes, Embedding, Evaluation, Message, Stop
 
@@ -153,9 +155,10 @@ class Server:
             return
         if self._phi is None:
             raise LocalProtocolError("train() comes after a round's replies")
-        phi = joined(self.model, self._phi)
+        phi, roots = joined(self.model, self._phi), self.exchange.roots(self.t0)
         for q in range(self.plan.algorithm - 1, self.plan.Q):
-            self._step(self._recalled(q) if self.plan.cached and q > 0 else phi, q)
+            seen = self._recalled(q) if self.plan.cached and q > 0 else phi
+            self._step(self._noisy(seen, roots, q) if roots else seen, q)
         self._average.update()
         self.exchange.observe(self.loss)
         self.t0, self._phi = self.t0 + 1, None
@@ -164,6 +167,15 @@ class Server:
         """The embeddings of other rows for local step q, as they were last sent."""
         rows = self.plan.local_rows(self.t0, q)
         return joined(self.model, [self.exchange.recall(m, rows, self.t0) for m in range(1, self.plan.M + 1)])
+
+    def _noisy(self, phi: Sequence[Tensor] | Tensor, roots: Sequence[Tensor], q: int) -> Sequence[Tensor] | Tensor:
+        """The same with noise like that which the parties' messages leave out."""
+        rows = len(self.plan.local_rows(self.t0, q))
+        noise = joined(self.model, noise_like(roots, rows, stream(self.plan.seed, NOISE, self.t0, q)))
+        if isinstance(phi, Tensor):
+            assert isinstance(noise, Tensor)  # both were joined by one model
+            return phi + noise
+        return [h + n for h, n in zip(phi, noise, strict=True)]
 
     def _step(self, phi: Sequence[Tensor] | Tensor, q: int) -> None:
         """Local step q of theta_0."""

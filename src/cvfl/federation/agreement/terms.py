@@ -35,6 +35,8 @@ def terms_of(config: RunConfig) -> dict[str, Any]:
     values = config.model_dump(mode="json", exclude=NOT_TERMS)
     if values["budget"] is None:  # as runs were that did not know of it: they go on, and nothing more is sent
         del values["budget"]
+    if not config.quiet_messages:  # likewise
+        del values["quiet_messages"]
     if config.class_weight is None:  # likewise
         del values["class_weight"]
     if config.decision == Decision():  # likewise

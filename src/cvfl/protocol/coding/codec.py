@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from cvfl.compress import Compressor, Context, Feedback
+from cvfl.compress.basis import within
 from cvfl.errors import CompressError, DecodeError
 from cvfl.memory import Memory, Values
 from cvfl.theory import ErrorBound
@@ -53,6 +54,15 @@ class Samples:
     memory: Memory = field(default_factory=Memory)
 
 
+@dataclass(frozen=True)
+class _Decoded:
+    """A packet that was opened: what it says, what its receivers use of that, and in which directions."""
+
+    whole: Tensor
+    used: Tensor
+    span: Tensor | None
+
+
 class Codec:
     """C_m for one kind of message of one sender."""
 
@@ -77,7 +87,8 @@ class Codec:
         self._order: tuple[int, Tensor, Tensor] | None = None
         self._lock = threading.RLock()
         # Two rounds: a sender may measure its next packet while other roles of its process still decode this one.
-        self._decoded: dict[tuple[int, bytes], Tensor] = {}
+        self._decoded: dict[tuple[int, bytes], _Decoded] = {}
+        self._span: Tensor | None = None
         self._open: tuple[int, bytes, tuple[int, ...], torch.dtype] | None = None
         self.reached = 0.0
         """The largest magnitude that was decoded so far."""
@@ -109,17 +120,21 @@ class Codec:
 
     def decode(self, data: Bytes, t0: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """The tensor that every receiver of this packet uses; callers must not change it."""
-        same = bytes(data)  # compared at once; a memoryview would be compared byte by byte
         with self._lock:
-            if (t0, same) not in self._decoded:
-                self._settle(t0)
-                try:
-                    h = self._opened(data, t0, shape, dtype)
-                except DecodeError as error:
-                    raise DecodeError(f"{self.name}, round {t0}: {error}") from None
-                self._decoded = dict([*self._decoded.items()][-1:]) | {(t0, same): h}
-                self._open = (t0, same, shape, dtype)
-            return self._decoded[t0, same]
+            return self._read(data, t0, shape, dtype).used
+
+    def _read(self, data: Bytes, t0: int, shape: tuple[int, ...], dtype: torch.dtype) -> _Decoded:
+        same = bytes(data)  # compared at once; a memoryview would be compared byte by byte
+        if (t0, same) not in self._decoded:
+            self._settle(t0)
+            try:
+                h = self._opened(data, t0, shape, dtype)
+            except DecodeError as error:
+                raise DecodeError(f"{self.name}, round {t0}: {error}") from None
+            read = _Decoded(h, _part(h, self.compressor.span), self.compressor.span)
+            self._decoded = dict([*self._decoded.items()][-1:]) | {(t0, same): read}
+            self._open = (t0, same, shape, dtype)
+        return self._decoded[t0, same]
 
     def _opened(self, data: Bytes, t0: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         try:
@@ -142,8 +157,8 @@ class Codec:
         if not self._learns or self._open is None or self._open[0] >= t0:
             return
         then, data, shape, dtype = self._open
-        decoded = self.decode(data, then, shape, dtype)
-        context = self._context(then)
+        read, context = self._read(data, then, shape, dtype), self._context(then)
+        decoded, self._span = read.whole, read.span
         self.compressor.settle(decode_packet(data, shape), decoded, context)
         if self._remembers:
             assert self._samples is not None  # or nothing would be remembered
@@ -172,14 +187,14 @@ class Codec:
             known = self._known
             if self._open is None or self._open[0] != t0:
                 assert known is not None
-                return known.get(rows).to(dtype)
-            now = self.decode(self._open[1], t0, *self._open[2:])
+                return _part(known.get(rows).to(dtype), self._span)
+            now = self._read(self._open[1], t0, *self._open[2:])
             samples, places = self._sorted(t0)
             at = torch.searchsorted(samples, rows).clamp_max(len(samples) - 1)
-            fresh, newest = samples[at] == rows, now[places[at]]
+            fresh, newest = samples[at] == rows, now.used[places[at]]
             if known is None:
                 return newest
-            return torch.where(fresh[:, None], newest, known.get(rows).to(newest))
+            return torch.where(fresh[:, None], newest, _part(known.get(rows).to(newest), now.span))
 
     def _sorted(self, t0: int) -> tuple[Tensor, Tensor]:
         """The samples of round t0 in ascending order, and their places in its message: once for all local steps."""
@@ -246,6 +261,7 @@ class Codec:
                 self._memory = self._samples.memory.restored(state[_MEMORY])
             own = (_OPEN, _WHICH, _MEMORY)
             self.compressor.load_state_dict({key: state[key] for key in state if key not in own})
+            self._span = self.compressor.span
             if _OPEN in state:
                 data, (then, *shape) = state[_OPEN].numpy().tobytes(), state[_WHICH].tolist()
                 self._open = then, data, tuple(shape), decode_packet(data, tuple(shape)).dtype
@@ -271,6 +287,11 @@ def restore(codecs: Mapping[str, Stateful], states: Mapping[str, Any]) -> None:
     """Give the codecs the states that they had."""
     for key, codec in codecs.items():
         codec.load_state_dict(states.get(key, {}))
+
+
+def _part(h: Tensor, span: Tensor | None) -> Tensor:
+    """What receivers use of a reconstruction."""
+    return h if span is None else within(h, span)
 
 
 def _samples(context: Context) -> Tensor:

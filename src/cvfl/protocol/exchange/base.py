@@ -69,11 +69,19 @@ class Exchange(ABC):
 
     def read(self, packets: Packets, t0: int, held_out: bool = False) -> list[Tensor]:
         """phi: the embeddings as everybody decodes them, or their sum alone."""
-        plan, codecs = self.plan, self.codecs.evaluations if held_out else self.codecs.embeddings
+        plan, codecs = self.plan, self.codecs.evaluations
         total = self.codecs.held_out_total if held_out else self.codecs.total
         if total is not None:
             return [total.decode(packets[SERVER], t0, self._shape(1, t0, held_out), plan.dtype).to(plan.device)]
-        return [self._decoded(codecs[m], packets[m], t0, self._shape(m, t0, held_out)) for m in self._parties]
+        if held_out:
+            return [self._decoded(codecs[m], packets[m], t0, self._shape(m, t0, True)) for m in self._parties]
+        return [self._embedding(m, packets[m], t0) for m in self._parties]
+
+    def roots(self, t0: int) -> list[Tensor]:
+        """The roots of the parties' noise as they were last told; nothing as long as not all of them were."""
+        if not self.plan.noise_told(t0):
+            return []
+        return [self.recall(m, self.plan.rows + torch.arange(self.plan.widths[m - 1]), t0) for m in self._parties]
 
     def recall(self, m: int, rows: Tensor, t0: int) -> Tensor:
         """The embeddings of party m for these rows as they were last sent."""
@@ -145,8 +153,12 @@ class Exchange(ABC):
         return range(1, self.plan.M + 1)
 
     def _shape(self, m: int, t0: int, held_out: bool = False) -> tuple[int, int]:
-        rows = self.plan.held_out_rows if held_out else len(self.plan.batch(t0))
+        rows = self.plan.held_out_rows if held_out else len(self.plan.sent_rows(m, t0))
         return rows, self.plan.widths[m - 1]
+
+    def _embedding(self, m: int, packet: Bytes, t0: int) -> Tensor:
+        """h_m of the batch of round t0."""
+        return self._decoded(self.codecs.embeddings[m], packet, t0, self._shape(m, t0))[: len(self.plan.batch(t0))]
 
     def _decoded(self, codec: Codec, packet: Bytes, t0: int, shape: tuple[int, ...]) -> Tensor:
         return codec.decode(packet, t0, shape, self.plan.dtype).to(self.plan.device)

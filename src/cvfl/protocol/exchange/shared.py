@@ -99,7 +99,7 @@ class Relayed(_Shared):
             raise RemoteProtocolError(f"embeddings of {sorted(packets)}, not of {sorted(others)}")
         phi = [torch.empty(0)] * self.plan.M
         for j in others:
-            phi[j - 1] = self._decoded(self.codecs.embeddings[j], packets[j], t0, self._shape(j, t0))
+            phi[j - 1] = self._embedding(j, packets[j], t0)
         return held(self.model, phi, self.m - 1)
 
     @property

@@ -41,9 +41,10 @@ def initialised(make: Callable[[], nn.Module], seed: int, m: int) -> nn.Module:
 
 
 class _Pass(threading.local):
-    """The stream of the forward pass that this thread is in."""
+    """The stream of the forward pass that this thread is in, and whether `Dropout` leaves all as it is."""
 
     stream: Stream | None = None
+    quiet: bool = False
 
 
 _pass = _Pass()
@@ -68,7 +69,7 @@ class Dropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Drawn from the stream of the pass; outside of one, as torch does it."""
-        if not self.training or self._kept == 2**16:
+        if not self.training or _pass.quiet or self._kept == 2**16:
             return x
         if _pass.stream is None:
             return F.dropout(x, self.p)
@@ -87,6 +88,20 @@ class Forward:
     def __call__(self, x: Sequence[Tensor] | Tensor, t0: int, q: int) -> Tensor:
         """The model's output for local iteration q of round t0."""
         return self.through(self.model, x, t0, q)
+
+    @property
+    def drops(self) -> bool:
+        """Whether there is a `Dropout` in the model that does anything."""
+        return self._by_stream
+
+    def quietly(self, x: Tensor, t0: int) -> Tensor:
+        """The output for iteration 0 without what `Dropout` does, and without a graph."""
+        _pass.quiet = True
+        try:
+            with torch.no_grad():
+                return self(x, t0, 0)
+        finally:
+            _pass.quiet = False
 
     def through(self, call: Callable[..., Tensor], x: Sequence[Tensor] | Tensor, t0: int, q: int) -> Tensor:
         """The same by way of a function that computes the model's output from less."""
