@@ -42,7 +42,6 @@ _PAUSE = 8  # times as many rounds as this share of its age a basis serves at le
 _LONGER = 2.0  # times what the cosine may lack of one: most that the logarithm of squared lengths may differ
 _AGREED = (1.0, 0.0)  # a cosine of one, and no difference of lengths
 _FINEST = 2.0**-20
-_MOST_TIMES = 5.0  # the tolerance, however many samples there are
 
 
 class Shaped(Compressor):
@@ -51,8 +50,7 @@ class Shaped(Compressor):
     After so many epochs it is tolerance / (1 + epochs)^fading, since Theorem 2 asks for an error that diminishes.
     A `budget` is the most bits that a row may take, by the entropy of its components; steps are doubled until it holds.
     There are components enough for what the loss sees now, and for all directions if these together count `curiosity`
-    times as much. No step is larger than `coarsest` times the root mean square of its component. Beyond `many` samples
-    the tolerance grows with their number, up to five times: a model learns less of each by heart. With `certificate` 0
+    times as much. No step is larger than `coarsest` times the root mean square of its component. With `certificate` 0
     the tolerance stays as it is, whatever gradients messages cause; else `agreement` is the least cosine that they may
     have with the exact ones.
     """
@@ -69,7 +67,6 @@ class Shaped(Compressor):
         agreement: float = 0.9,
         curiosity: float = 0.0,
         coarsest: float = 2.0,
-        many: float = math.inf,
     ) -> None:
         if not 1e-6 <= tolerance <= 1:
             raise ConfigError(f"tolerance is a share of the loss from 1e-6 to 1, not {tolerance}")
@@ -85,9 +82,7 @@ class Shaped(Compressor):
             raise ConfigError(f"curiosity is a weight from 0 to 100, not {curiosity}")
         if not 0 < coarsest <= 64:
             raise ConfigError(f"coarsest is a number of root mean squares above 0 and up to 64, not {coarsest}")
-        if not many >= 1:
-            raise ConfigError(f"many is a number of samples from 1 on, not {many}")
-        self.curiosity, self.coarsest, self.many = float(curiosity), float(coarsest), float(many)
+        self.curiosity, self.coarsest = float(curiosity), float(coarsest)
         self.tolerance, self.budget, self.fading = float(tolerance), float(budget), float(fading)
         self.certificate, self.agreement = bool(certificate), float(agreement)
         self._forget()
@@ -232,7 +227,7 @@ class Shaped(Compressor):
         """The basis for a message, with steps that the budget allows, what is to be sent, and that in these steps."""
         whole = None if context.whole is None else _numbers(context.whole)
         view = self._view(x if whole is None else whole)
-        basis = self.basis if view is None else self._fitting(view, context.total)
+        basis = self.basis if view is None else self._fitting(view)
         if whole is not None and basis.span is not None:
             x = whole - within(whole - x, basis.span)  # of what is known, receivers take no more than the basis shows
         if view is None or not basis.cells:
@@ -243,10 +238,9 @@ class Shaped(Compressor):
             z = x @ view.analysis(basis)
         return basis, x, z
 
-    def _fitting(self, view: View, samples: int) -> Basis:
+    def _fitting(self, view: View) -> Basis:
         """The basis that both ends have, the same with other steps, or a new one."""
-        tolerance = self.tolerance * min(_MOST_TIMES, max(1.0, samples / self.many))
-        share = tolerance * max(self.ease, self.least) / (1 + self.epochs) ** self.fading
+        share = self.tolerance * max(self.ease, self.least) / (1 + self.epochs) ** self.fading
         # Of what is at stake, or of a quarter of what is sent if that is more, as long as nothing is learned yet.
         aim, finest = share * max(self.aim, view.missed(NOTHING) / 4), math.sqrt(3 * share)
         if self._outdated(view, aim):
