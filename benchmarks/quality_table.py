@@ -18,7 +18,8 @@ the better of both with the columns of one party. Higher is better, but for RMSE
 joined, "beyond none" `auto` minus none, better upwards, by seed, with the 95% interval of Student's t and the range. F1
 is at the threshold that validation rows chose, that of the joined model at its own. Constants were chosen on all
 generated tables but `interaction`, and earlier ones also on that, credit default and Adult (a coarser `auto` for many
-rows, which credit default allowed, was given up for Adult); the others are as they came out. Seconds are of one core of a machine with other work to do; some runs were paused meanwhile.
+rows, which credit default allowed, was given up for Adult); the others are as they came out. Seconds are of one core of
+a machine with other work to do; some runs were paused meanwhile.
 
 | federation | metric | seeds | auto | none | beyond none | joined | beyond joined | best party | F1 auto | F1 joined |
 |---|---|---|---|---|---|---|---|---|---|---|

@@ -56,7 +56,7 @@ def test_what_was_sent_in_another_basis_is_not_used() -> None:
 
 
 def test_a_row_is_taken_alike_before_and_after_its_round_is_over() -> None:
-    ends, h = turned()
+    ends, _ = turned()
     rows = torch.tensor([3, 0, 17])
     now = ends[1].recall(rows, 39, torch.float32)
     ends[1].state_dict(40)  # the round is over
@@ -64,7 +64,7 @@ def test_a_row_is_taken_alike_before_and_after_its_round_is_over() -> None:
 
 
 def test_a_restart_takes_the_same() -> None:
-    ends, h = turned()
+    ends, _ = turned()
     again, rows = codec(), torch.arange(ROWS)
     again.load_state_dict(ends[1].state_dict(40))
     assert torch.equal(again.recall(rows, 40, torch.float32), ends[1].recall(rows, 40, torch.float32))
