@@ -69,12 +69,13 @@ class Exchange(ABC):
 
     def read(self, packets: Packets, t0: int, held_out: bool = False) -> list[Tensor]:
         """phi: the embeddings as everybody decodes them, or their sum alone."""
-        plan, codecs = self.plan, self.codecs.evaluations
+        plan = self.plan
         total = self.codecs.held_out_total if held_out else self.codecs.total
         if total is not None:
             return [total.decode(packets[SERVER], t0, self._shape(1, t0, held_out), plan.dtype).to(plan.device)]
         if held_out:
-            return [self._decoded(codecs[m], packets[m], t0, self._shape(m, t0, True)) for m in self._parties]
+            shapes = {m: self._shape(m, t0, held_out) for m in self._parties}
+            return [self._decoded(self.codecs.evaluations[m], packets[m], t0, shapes[m]) for m in self._parties]
         return [self._embedding(m, packets[m], t0) for m in self._parties]
 
     def roots(self, t0: int) -> list[Tensor]:

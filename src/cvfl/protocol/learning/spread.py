@@ -34,7 +34,9 @@ class Spread:
         self._mean = _MEMORY * self._mean + (1 - _MEMORY) * (n.t() @ n) / max(1, len(n))
 
     def root(self, at: Tensor) -> Tensor:
-        """These rows of the symmetric root: unlike that of any other root, its rows change as little as the noise."""
+        """These rows of the symmetric root, which changes as slowly as the mean does; other roots may turn at once."""
+        if not self._mean.any():  # a model without dropout
+            return torch.zeros(len(at), len(self._mean), dtype=self._dtype)
         values, vectors = torch.linalg.eigh(self._mean)
         rows: Tensor = vectors[at] * values.clamp_min(0).sqrt() @ vectors.t()
         return rows.to(self._dtype)
