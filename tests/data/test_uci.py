@@ -4,10 +4,12 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
-from cvfl.config.files import load_config
+from cvfl import load_run
+from cvfl.config.files import load_config, parse_config
 from cvfl.data import load
 from cvfl.data.sets.catalogue import NamedSet, load_named
 from cvfl.errors import ConfigError, CvflError, DataError
@@ -120,6 +122,21 @@ def test_what_is_missing_is_named(tmp_path, name):
         load(name)
     with pytest.raises(ConfigError, match=r"data\.parties: .* parties, not 3"):
         load(name, parties=3, path=tmp_path)
+
+
+@pytest.mark.parametrize(("name", "write"), [("credit_default", credit), ("adult", adult)])
+def test_a_run_on_them_leaves_models_for_rows_that_are_numbers(tmp_path, name, write):
+    write(tmp_path)
+    data = {"name": name, "path": str(tmp_path)}
+    config = parse_config(
+        {"data": data, "epochs": 1, "batch_size": 8, "local_iterations": 1, "step_size": {"eta": 0.1}}, "a test"
+    )
+    train(config, out=tmp_path / "run")
+    run, test = load_run(tmp_path / "run"), load(name, path=tmp_path)
+    scores = run.predict(dict(zip(test.names, test.test, strict=True)))
+    assert scores.num_rows == len(test.test_labels)
+    with pytest.raises(DataError, match="was not trained on tables"):
+        run.predict({party: pa.table({"ID": [1]}) for party in test.names})
 
 
 REAL = Path(os.environ.get("CVFL_DATA", ""))

@@ -78,6 +78,7 @@ class BundleMaker:
     ) -> PartyBundle:
         """That of a party whose weights have this hash, and whose rows this shape; `units` are those of its label."""
         config, at = self.config, self.recipe.names.index(name)
+        own_table = preparation is not None and config.data.name is None  # some data sets by name are prepared, too
         return PartyBundle(
             **self._common(name, parameters),
             model=None if own_model else config.model_of(name),
@@ -87,7 +88,7 @@ class BundleMaker:
             first_layer=self.recipe.parted,
             clip=config.privacy.clip,
             compressor=_compressor(config, self.recipe, at),
-            table=_reading(config, name, classes, self._quantity(units)) if preparation else None,
+            table=_reading(config, name, classes, self._quantity(units)) if own_table else None,
             columns=columns_of(preparation) if preparation else {},
         )
 
