@@ -36,6 +36,7 @@ from cvfl.wire import (
     Folded,
     Gradient,
     Message,
+    Owing,
     Passed,
     Report,
     Runs,
@@ -137,7 +138,7 @@ def packets(message: Message) -> tuple[bytes | memoryview, ...]:
             return message.partial, *message.model
         case Gradient(packet=packet, weights=weights) if weights:
             return packet, weights
-        case Passed() | Report() | Stop() | Ask() | Answer() | Runs() | Away():
+        case Passed() | Report() | Stop() | Ask() | Answer() | Runs() | Away() | Owing():
             return ()
     return (message.packet,)
 

@@ -25,6 +25,7 @@ from cvfl.wire import (
     Found,
     Gradient,
     Message,
+    Owing,
     Passed,
     Prediction,
     Report,
@@ -136,6 +137,7 @@ def frames() -> list[bytes]:
             Answer(2, 3, 2, (b"\7", b"\5", b"\1"), bytes(16)),
             Runs(3, ("0f3a",) * (i % 3)),
             Away((1, 2)),
+            Owing(2, 0, (1, 2)[: i % 3]),
         ]
         found.append(encode(messages[i % len(messages)]))
     return found
@@ -198,7 +200,7 @@ def received(frame: bytes, compressor: Compressor, shape: tuple[int, ...]) -> li
             return [opened(packet, compressor, shape) for packet in (partial, *pieces)]
         case Found(_, _, _, _, packet):
             return [opened(packet, compressor, shape)]
-        case Passed() | Report() | Stop() | Ask() | Answer() | Runs() | Away():
+        case Passed() | Report() | Stop() | Ask() | Answer() | Runs() | Away() | Owing():
             return []  # sealed, or figures: there is no tensor to be found
 
 

@@ -30,6 +30,7 @@ from cvfl.wire import (
     Gradient,
     Matched,
     Message,
+    Owing,
     Passed,
     Prediction,
     Report,
@@ -87,6 +88,7 @@ def messages(m: int, session: int, how: How = "align") -> list[Anything]:
         Answer(0, 1, 1, (b"\0",), b""),
         Runs(m, ("ab",)),
         Away((1,)),
+        Owing(0, m),
         Complete(session=session, rounds=1, parameters={}, errors=[], certificates=[(0, 1.0, 1.0, 1.0)]),
         End(rounds=1),
     ]
@@ -127,7 +129,7 @@ def test_both_ends_agree_in_every_phase_on_every_message(seat: Seat) -> None:
             with pytest.raises(RemoteProtocolError, match=rf"^peer: an unexpected {type(message).__name__} \("):
                 ends[1].take(message, "peer")
             assert [end.phase for end in ends] == [phase, phase]
-    assert seen.total() == len(Phase) * len(HOWS) * 2 * 27
+    assert seen.total() == len(Phase) * len(HOWS) * 2 * 28
     assert seen[True] > 60
 
 
@@ -186,6 +188,7 @@ def test_the_label_asks_and_hears_scores_and_nobody_else_does(seat: Seat) -> Non
     assert passes.get("Runs", set()) == (set() if not serves else {UP, DOWN} if seat.label else {UP})
     assert passes.get("Found", set()) == ({UP} if serves else set())
     assert passes.get("Away", set()) == ({DOWN} if seat.serves and seat.label else set())
+    assert passes.get("Owing", set()) == ({UP, DOWN} if serves and seat.label else set())
 
 
 def runs(folder: Path) -> dict[str, RunConfig]:

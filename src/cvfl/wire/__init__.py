@@ -17,7 +17,7 @@ from cvfl.wire.message import (
     encode,
 )
 from cvfl.wire.packet import decode_packet, encode_packet
-from cvfl.wire.serving import Answer, Ask, Away, Found, Runs
+from cvfl.wire.serving import Answer, Ask, Away, Found, Owing, Runs
 from cvfl.wire.setup import Blinded, Gone, Matched, Setup, Spelling, decode_setup, encode_setup
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "Gradient",
     "Matched",
     "Message",
+    "Owing",
     "Passed",
     "Prediction",
     "Report",

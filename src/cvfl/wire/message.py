@@ -34,7 +34,7 @@ from cvfl.errors import DecodeError
 from cvfl.types import SERVER
 from cvfl.wire.frame import FROM_SERVER, MAX_BODY, Bytes, Frame, seal, unseal
 from cvfl.wire.packet import Reader
-from cvfl.wire.serving import SERVING, Answer, Ask, Away, Found, Runs, Serving, serving_of, serving_parts
+from cvfl.wire.serving import SERVING, Answer, Ask, Away, Found, Owing, Runs, Serving, serving_of, serving_parts
 from cvfl.wire.varint import varint
 
 
@@ -193,7 +193,7 @@ def parts_of(message: Message) -> tuple[int, int, int, list[Bytes]]:
             parts = [varint(to) + bytes([kind]), data]
         case Report(t0, sender, loss, metrics):
             parts = [json.dumps({"loss": loss, "metrics": metrics}, separators=(",", ":")).encode()]
-        case Ask() | Found() | Answer() | Runs() | Away():
+        case Ask() | Found() | Answer() | Runs() | Away() | Owing():
             sender, t0, parts = serving_parts(message)
             return SERVING, sender, t0, parts
     return _KINDS[type(message)], sender, t0, parts

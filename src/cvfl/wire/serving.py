@@ -7,6 +7,8 @@
        Runs(m)               ──────────▶                   ◀──────────   Runs(m)            runs whose models are here
                              ◀──────────     Runs                                           those that all have
                              ◀──────────     Away                                           who is missing
+       Owing(t0, m)          ──────────▶                                                    who has not answered t0?
+                             ◀──────────     Owing(t0)                                      these have not
 
 t0 counts what the door asks in a session. Where labels stay with the door's party, the others' Found go to it, sealed.
 """
@@ -34,7 +36,7 @@ MAX_ROWS = 1 << 16
 """Rows of one message."""
 MAX_RUNS, MAX_RUN = 16, 64
 MAX_ROLES = 1 << 12
-_ASK, _FOUND, _ANSWER, _RUNS, _AWAY = 1, 2, 3, 4, 5
+_ASK, _FOUND, _ANSWER, _RUNS, _AWAY, _OWING = 1, 2, 3, 4, 5, 6
 _RUN = re.compile(r"[0-9A-Za-z._-]{1,64}")
 Bits = NDArray[np.bool_]
 
@@ -93,7 +95,16 @@ class Away:
     parties: tuple[int, ...]
 
 
-Serving = Ask | Found | Answer | Runs | Away
+@dataclass(frozen=True)
+class Owing:
+    """From the door, without parties: who has not said what it found for number t0? From the server (m = 0): these."""
+
+    t0: int
+    m: int
+    parties: tuple[int, ...] = ()
+
+
+Serving = Ask | Found | Answer | Runs | Away | Owing
 
 
 def bits_of(known: Bits) -> bytes:
@@ -120,6 +131,8 @@ def serving_parts(message: Serving) -> tuple[int, int, list[Bytes]]:
             return m, 0, [bytes([_RUNS, len(runs)]), *map(_text, runs)]
         case Away(parties):
             return SERVER, 0, [bytes([_AWAY]) + varint(len(parties)), *map(varint, parties)]
+        case Owing(t0, m, parties):
+            return m, t0, [bytes([_OWING]) + varint(len(parties)), *map(varint, parties)]
 
 
 def serving_of(sender: int, t0: int, body: memoryview) -> Serving:
@@ -143,7 +156,12 @@ def serving_of(sender: int, t0: int, body: memoryview) -> Serving:
             reader.finish()
             return Runs(sender, runs)
         case 5 if sender == SERVER and t0 == 0:
-            return _away(reader)
+            return Away(_parties(reader))
+        case 6:
+            parties = _parties(reader)
+            if sender != SERVER and parties:
+                raise DecodeError(f"role {sender} says who owes an answer; the server does")
+            return Owing(t0, sender, parties)
     raise DecodeError(f"no message of serving: {what} from role {sender}, number {t0}")
 
 
@@ -162,14 +180,15 @@ def _answer(t0: int, reader: Reader) -> Answer:
     return Answer(t0, count, columns, known, reader.take(reader.left, "scores"))
 
 
-def _away(reader: Reader) -> Away:
+def _parties(reader: Reader) -> tuple[int, ...]:
+    """Those that are away, or owe an answer."""
     if (count := reader.varint()) > MAX_ROLES:
-        raise DecodeError(f"{count} parties that are away, more than {MAX_ROLES}")
+        raise DecodeError(f"{count} parties are named, more than {MAX_ROLES}")
     parties = tuple(reader.varint() for _ in range(count))
     reader.finish()
     if SERVER in parties:
-        raise DecodeError("the server says that it is away")
-    return Away(parties)
+        raise DecodeError("the server names itself among parties")
+    return parties
 
 
 def _count(reader: Reader) -> int:

@@ -9,6 +9,7 @@ import signal
 import ssl
 import threading
 import time
+from collections import Counter
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from conformance.processes import Processes
 from cvfl.runtime.grpc.certificates import make_certificates
 from serving.online.doors import Trained, trained
 
+ROLES = ("bank", "server", "shop")
 CODES = {"party_away", "server_away", "starting", "timeout", "no_common_model", "stopping"}
 
 
@@ -86,15 +88,16 @@ def chaos(given: Trained, folder: Path, seconds: float) -> None:
         serving.start_all()
         serving.until_ready()
         askers = Askers(serving, given)
-        killed = kill_at_random(serving, seconds)
+        killed, held = kill_at_random(serving, seconds)
         serving.until_ready()
         rights = askers.seen.count("right")
         time.sleep(1.0)  # the service has come back by itself
         askers.end()
         end_well(serving, given)
+    print(f"kills {dict(killed)}, held {dict(held)}, answers {dict(Counter(askers.seen))}, wrong {len(askers.wrong)}")
     assert not askers.wrong, askers.wrong
     assert askers.seen.count("right") > rights
-    assert killed >= 2
+    assert set(killed) == set(ROLES)
     assert len(set(askers.seen)) > 1
 
 
@@ -105,7 +108,9 @@ class Askers:
         self._serving, self._given, self._over = serving, given, threading.Event()
         self.seen: list[str] = []
         self.wrong: list[BaseException] = []
-        self._threads = [threading.Thread(target=self._run, args=(random.Random(seed),)) for seed in range(3)]
+        self._threads = [
+            threading.Thread(target=self._run, args=(random.Random(seed),), daemon=True) for seed in range(3)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -137,24 +142,26 @@ class Askers:
         return code
 
 
-def kill_at_random(serving: Serving, seconds: float) -> int:
-    """Kill roles, or hold them for a moment, and start them again; how many were killed."""
-    draw, end, killed = random.Random(7), time.monotonic() + seconds, 0
-    while time.monotonic() < end or killed < 2:
+def kill_at_random(serving: Serving, seconds: float) -> tuple[Counter[str], Counter[str]]:
+    """Kill roles, or hold them for a moment, and start them again; how often each was killed, and held."""
+    draw, end = random.Random(7), time.monotonic() + seconds
+    killed, held = Counter[str](), Counter[str]()
+    while time.monotonic() < end or len(killed) < len(ROLES):
         time.sleep(draw.uniform(0.2, 1.0))
-        role = ("shop", "server", "bank")[killed % 3]
+        role = draw.choice([one for one in ROLES if one not in killed] or ROLES)  # each of them at least once
         if draw.random() < 0.3:  # slow for a while, instead of gone
             serving.children[role].send_signal(signal.SIGSTOP)
             time.sleep(draw.uniform(0.1, 0.5))
             serving.children[role].send_signal(signal.SIGCONT)
+            held[role] += 1
             continue
         serving.kill(role)
-        killed += 1
+        killed[role] += 1
         time.sleep(0.1)
         serving.start(role)
         if draw.random() < 0.7:
             serving.until_ready()
-    return killed
+    return killed, held
 
 
 def end_well(serving: Serving, given: Trained) -> None:

@@ -13,7 +13,7 @@
     SETTLED     the party sent Settled    down Begin, when all have said so: back to round t0
     TRAINING    the server sent Begin     the rounds; up Complete: the last one is kept
     PREDICTING  the same of a prediction  up and down Prediction, batch by batch; up Complete: all are there
-    SERVING     the same, to serve        up Ask, Found, Runs; down Ask, Answer, Runs: until somebody leaves
+    SERVING     the same, to serve        up Ask, Found, Runs; down Ask, Answer, Runs; Owing: until somebody leaves
     COMPLETE    the party sent Complete   down End, when all have said so
     ENDED       the server sent End       up End: the party has heard it
 
@@ -45,6 +45,7 @@ from cvfl.wire import (
     Gradient,
     Matched,
     Message,
+    Owing,
     Passed,
     Prediction,
     Report,
@@ -94,7 +95,7 @@ TABLE: dict[tuple[Phase, type, Direction], Phase] = {
     **{(Phase.PREDICTING, kind, way): Phase.PREDICTING for kind in (Prediction, Passed) for way in Direction},
     (Phase.PREDICTING, Complete, UP): Phase.COMPLETE,
     (Phase.PREDICTING, End, DOWN): Phase.ENDED,  # likewise
-    **{(Phase.SERVING, kind, way): Phase.SERVING for kind in (Ask, Runs, Passed) for way in Direction},
+    **{(Phase.SERVING, kind, way): Phase.SERVING for kind in (Ask, Runs, Owing, Passed) for way in Direction},
     (Phase.SERVING, Found, UP): Phase.SERVING,
     (Phase.SERVING, Answer, DOWN): Phase.SERVING,
     **{(phase, Away, DOWN): Phase.WAITING for phase in Phase},
@@ -119,12 +120,14 @@ class Seat:
     def allows(self, kind: type, way: Direction) -> bool:
         """Who sends: the first party its secret of the rows, the party with the label what rows are for.
 
-        It alone asks, gets scores, and hears which runs all have and who is away.
+        It alone asks, gets scores, and hears which runs all have, who is away and who owes an answer.
         """
         if kind is RowSecret:
             return (way is UP) == self.first
         if kind is Prediction:
             return way is UP or self.label
+        if kind is Owing:
+            return self.label
         if kind is Ask:
             return (way is UP) == self.label
         if kind in (Answer, Runs, Away):

@@ -29,6 +29,8 @@ from cvfl.serving.online.door import Id, Keys, Limits, Rate, read_ids
 from cvfl.serving.online.metrics import FORM, Metrics
 
 _JSON = "application/json"
+_WONDER = 0.8
+"""The share of its time after which a request without an answer makes the door ask who is slow."""
 Answered = Callable[[list[Id], Reply], dict[str, Any]]
 
 
@@ -124,14 +126,19 @@ class Door:
         def told(reply: Reply | DoorError) -> None:
             loop.call_soon_threadsafe(settle, reply)
 
+        def expire() -> None:
+            settle(DoorError(504, "timeout", f"no answer within {seconds:g} s from {self.desk.late}"))
+
         seconds = self.limits.timeout
         self.desk.submit(ids, seconds, told)
+        # In a thread: the party may be at work, and requests go on meanwhile.
+        wonders = loop.call_later(_WONDER * seconds, lambda: loop.run_in_executor(None, self.desk.wonder))
+        expires = loop.call_later(seconds, expire)
         try:
-            reply = await asyncio.wait_for(waiting, seconds)
-        except TimeoutError:
-            raise DoorError(
-                504, "timeout", f"no answer within {seconds:g} s; a party may be slow, or cut off"
-            ) from None
+            reply = await waiting
+        finally:
+            wonders.cancel()
+            expires.cancel()
         if isinstance(reply, DoorError):
             raise reply
         return reply

@@ -101,6 +101,12 @@ class Batching:
             self._waiting.append(request)
             self._changed.notify_all()
 
+    @property
+    def oldest(self) -> int | None:
+        """The number of the message that is under way for the longest time."""
+        with self._changed:
+            return min(self._under_way, default=None)
+
     def answered(self, number: int, run: str, scored: Scored) -> None:
         """An answer has come; for a number that was given up it comes to nobody."""
         with self._changed:

@@ -34,6 +34,8 @@ class Desk:
         """Whether the server was heard of on this connection."""
         self._door: DoorParty | None = None
         self._names: Pseudonyms | None = None
+        self._owing: tuple[str, ...] | None = ()
+        """Parties that the server said have not answered; None while it is asked for them."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -82,6 +84,23 @@ class Desk:
         texts = [spelled(parts, table.id_type if table else "text") for parts in ids]
         self.batching.submit(Request(texts, on_reply, time.monotonic() + seconds))
 
+    def wonder(self) -> None:
+        """Ask the server who has not answered what is under way for the longest time, unless it is asked already."""
+
+        def frames() -> Any:
+            number = self.batching.oldest
+            if self._door is None or number is None or self._owing is None:
+                return iter(())
+            self._owing = None
+            return self.role.tell([self._door.wonder(number)])
+
+        self.turn.say(frames)
+
+    @property
+    def late(self) -> str:
+        """Who has not answered, as far as is known: who says nothing about others is late itself."""
+        return " and ".join(self._owing or ("the server",))
+
     def _ask(self, texts: Sequence[str], said: Any) -> DoorError | None:
         """In the thread of the batches: say it on the connection, if there is one."""
         trouble: list[DoorError] = []
@@ -113,11 +132,15 @@ class Desk:
 
     def begun(self, door: DoorParty) -> None:
         """A session begins."""
-        self._door, self.away = door, ()
+        self._door, self.away, self._owing = door, (), ()
 
     def answered(self, number: int, run: str, scored: Scored) -> None:
         """An answer has come."""
         self.batching.answered(number, run, scored)
+
+    def owed(self, parties: tuple[str, ...]) -> None:
+        """These parties have not answered."""
+        self._owing = parties
 
     def left(self, away: Sequence[str]) -> None:
         """A session is over; some parties may be away."""

@@ -1,6 +1,7 @@
 """The roles of serving as message machines: what a party, the door and the server say to what they are told.
 
     door ──Ask, Found──▶ server ──Ask──▶ parties ──Found──▶ server: scores ──Answer──▶ door
+    door ──Owing──▶ server ──Owing──▶ door, if an answer does not come
 
 Where labels stay with the door's party, the server passes on: the parties seal what they found for the door, which
 scores. Every role says which runs it has models of, and the door asks for one that all have.
@@ -26,13 +27,15 @@ from cvfl.serving.online.kept import Kept
 from cvfl.serving.online.scoring import Gathering, Scored, Scoring
 from cvfl.serving.online.store import Store
 from cvfl.types import SERVER
-from cvfl.wire import Answer, Ask, Found, Message, Passed, Runs
+from cvfl.wire import Answer, Ask, Found, Message, Owing, Passed, Runs
 from cvfl.wire.serving import PSEUDONYM, SERVING, bits_of, read_bits
 
 MOST = (1 << 32) - 1
 """Numbers of a session, which a frame has room for."""
 OnAnswer = Callable[[int, str, Scored], None]
 """(the number of what was asked, of which run, what is known of it)"""
+OnOwing = Callable[[tuple[str, ...]], None]
+"""(the parties that have not answered)"""
 
 
 class _Serving(AtRest):
@@ -86,6 +89,8 @@ class ServingServer(_Serving):
                 self._passed[m] += 1
                 self.t0 += 1
                 return [(to, message)]
+            case Owing(t0, m):
+                return [(m, Owing(t0, SERVER, self._owing(t0)))]
             case Runs(m, runs):
                 self._runs[m] = runs
                 return self.news()
@@ -121,6 +126,12 @@ class ServingServer(_Serving):
             self._scoring.asked(ask.run)
         self._number = ask.t0
         return [(m, Ask(ask.t0, SERVER, ask.run, ask.pseudonyms)) for m in self._others]
+
+    def _owing(self, number: int) -> tuple[int, ...]:
+        """Who has not said what it found for this number, if it was asked."""
+        if self._scoring is not None:
+            return self._gathering.owing(number)
+        return tuple(m for m, count in self._passed.items() if count <= number <= self._number)
 
     def _found(self, found: Found) -> Replies:
         return [self._answer(*scored) for scored in self._gathering.take(found)]
@@ -199,11 +210,12 @@ class DoorParty(ServingParty):
         secrets: PairSecrets | None,
         scoring: Kept[Scoring] | None,
         on_answer: OnAnswer,
+        on_owing: OnOwing,
     ) -> None:
         super().__init__(course, m, kept, secrets, m if scoring else 0)
         self.common: tuple[str, ...] = ()
         """The runs that all roles have."""
-        self._scoring, self._on_answer = scoring, on_answer
+        self._scoring, self._on_answer, self._on_owing = scoring, on_answer, on_owing
         self._gathering = Gathering(course)
         self._open: dict[int, tuple[str, int]] = {}
 
@@ -232,16 +244,22 @@ class DoorParty(ServingParty):
         self._gathering.expect(ask.t0, scoring, count)
         self._take(self._found(ask))
 
+    def wonder(self, number: int) -> Message:
+        """Ask who has not answered what was asked with this number."""
+        return Owing(number, self.m)
+
     @property
     def exhausted(self) -> bool:
         """Whether there is no number left, so that a new session must begin."""
         return self._next >= MOST
 
     def receive(self, message: Message) -> Iterator[Message]:
-        """Take an answer, what another party found, or which runs all have."""
+        """Take an answer, what another party found, which runs all have, or who has not answered."""
         match message:
             case Runs(m, runs) if m == SERVER:
                 self.common = runs
+            case Owing(_, m, parties) if m == SERVER and max(parties, default=0) <= len(self.course.names):
+                self._on_owing(tuple(self.course.names[m - 1] for m in parties))
             case Answer() if self._scoring is None and message.t0 in self._open:
                 self._answer(message)
             case Passed() if self._scoring is not None:

@@ -102,9 +102,10 @@ class ServingRows(PartyRows):
         if self.desk is None:
             self.machine_now = ServingParty(course, self.m, self.stock.kept, secrets, holder)
             return self.machine_now
-        door = DoorParty(course, self.m, self.stock.kept, secrets, self.stock.scoring, self.desk.answered)
+        desk, stock = self.desk, self.stock
+        door = DoorParty(course, self.m, stock.kept, secrets, stock.scoring, desk.answered, desk.owed)
         self.machine_now = door
-        self.desk.begun(door)
+        desk.begun(door)
         return door
 
     def left(self, away: Sequence[str] = ()) -> None:

@@ -68,6 +68,11 @@ class Gathering:
         """The parties of whom something is due."""
         return {m for asked in self._asked.values() for m in self._parties if m not in asked.known}
 
+    def owing(self, number: int) -> tuple[int, ...]:
+        """The parties of whom what they found for this number is due."""
+        asked = self._asked.get(number)
+        return tuple(m for m in self._parties if asked is not None and m not in asked.known)
+
     def expect(self, number: int, scoring: Scoring, count: int) -> None:
         """So many rows are asked for."""
         self._asked[number] = _Asked(scoring, count)
