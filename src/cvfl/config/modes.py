@@ -116,6 +116,11 @@ _RULES: tuple[tuple[Callable[[RunConfig], object], str], ...] = (
         lambda c: _secure(c) and _without_grid(c),
         f"{{}}: secure aggregation needs a grid that all parties have, such as {GRID!r}",
     ),
+    (
+        lambda c: _secure(c) and c.data.alignment == "outer",
+        "privacy.aggregation = 'secure' shows the server a sum in which nobody can be missing; "
+        "data.alignment = 'outer' needs each embedding",
+    ),
     (lambda c: c.privacy.noise is not None and _without_limits(c), "{}"),
     (
         lambda c: c.step_size.eta == "auto" and c.privacy.noise is not None,
