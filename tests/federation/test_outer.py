@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cvfl.audit.audit import audit_run
 from cvfl.cli.align import alignment_line
 from cvfl.config.files import parse_config
 from cvfl.config.schema import RunConfig
@@ -204,9 +205,11 @@ def test_some_training_rows_and_no_test_rows_keep_who_holds_them(tmp_path: Path)
 
 def test_a_run_says_who_holds_what(tmp_path: Path) -> None:
     usual(tmp_path)
-    found = train(config(tmp_path)).summary
+    found = train(config(tmp_path), out=tmp_path / "run").summary
     assert found["alignment"]["held"] == {"shop": 30, "bank": 60, "registry": 40}
     assert sum(found["rows"].values()) == PEOPLE
+    with pytest.raises(DataError, match="its parties do not hold all of its rows; that is not audited yet"):
+        audit_run(tmp_path / "run")
 
 
 @pytest.mark.parametrize(

@@ -317,7 +317,7 @@ def test_frames_of_the_alignment(name):
     assert encode_setup(decode_setup(example.bytes)) == example.bytes
 
 
-def sealed(example: Example) -> tuple[bytes, ...]:
+def sealed_bits(example: Example) -> tuple[bytes, ...]:
     return tuple(map(bytes.fromhex, example["sealed"])) if "sealed" in example.says else ()
 
 
@@ -331,7 +331,7 @@ CONTROLS = {
         bytes(e["parts"]),
         np.array(e["labels"], dtype="<f8").tobytes(),
         tuple(e["units"]) if "units" in e.says else (),
-        tuple(pack(bits, 1) for bits in e["present"]) if "present" in e.says else sealed(e),
+        tuple(pack(bits, 1) for bits in e["present"]) if "present" in e.says else sealed_bits(e),
         "sealed" in e.says,
     ),
 }
