@@ -109,17 +109,17 @@ _RULES: tuple[tuple[Callable[[RunConfig], object], str], ...] = (
         "server_model.name = {config.server_model.name!r} needs each of them, take 'sum'",
     ),
     (
+        lambda c: _secure(c) and c.data.alignment == "outer",
+        "privacy.aggregation = 'secure' shows the server a sum in which nobody can be missing; "
+        "data.alignment = 'outer' needs each embedding",
+    ),
+    (
         lambda c: _secure(c) and (c.folding or c.partial_compressor),
         "privacy.aggregation = 'secure' sends parties the sum as it is: no folding",
     ),
     (
         lambda c: _secure(c) and _without_grid(c),
         f"{{}}: secure aggregation needs a grid that all parties have, such as {GRID!r}",
-    ),
-    (
-        lambda c: _secure(c) and c.data.alignment == "outer",
-        "privacy.aggregation = 'secure' shows the server a sum in which nobody can be missing; "
-        "data.alignment = 'outer' needs each embedding",
     ),
     (lambda c: c.privacy.noise is not None and _without_limits(c), "{}"),
     (
