@@ -233,6 +233,21 @@ def test_tables_without_ids_or_without_rows(tmp_path: Path) -> None:
         load_data(config(tmp_path))
 
 
+def test_ids_that_differ_in_case_are_compared_with_the_label_holder_alone(tmp_path: Path) -> None:
+    tables = usual(tmp_path)
+    shop = tables["shop"].assign(ID=[f"p9{i:02d}" for i in range(len(tables["shop"]) - 1)] + ["p001"])
+    shop.to_csv(tmp_path / "shop.csv", index=False)
+    registry = tables["registry"].head(5).assign(ID=["p000", "P001", "p002", "p003", "p006"])
+    registry.to_csv(tmp_path / "registry.csv", index=False)  # nobody is held by all, but for case
+    aligned = load_data(config(tmp_path, {"test_share": 0.0})).aligned
+    assert aligned is not None
+    assert (aligned.held, aligned.common) == ((1, 60, 4), 0)
+    upper = tables["shop"].assign(ID=tables["shop"]["ID"].str.upper())
+    upper.to_csv(tmp_path / "shop.csv", index=False)
+    with pytest.raises(DataError, match='set id_type = "caseless" for bank and shop'):
+        load_data(config(tmp_path))
+
+
 def test_a_party_none_of_whose_rows_is_for_training(tmp_path: Path) -> None:
     tables = usual(tmp_path)
     expected = joined(tables)

@@ -135,6 +135,13 @@ def test_the_memory_of_targets_is_that_of_their_rows(rows: int, share: float) ->
     assert rows <= ROWS_A_BYTE * len(frame)
 
 
+@pytest.mark.parametrize(("rows", "parties"), [(100_000, 3), (1_000, 2_000)])
+def test_which_rows_parties_hold_takes_no_memory(rows: int, parties: int) -> None:
+    present = (bytes(rows // 8),) * parties
+    frame = encode_control(replace(told(drawn(rows)), present=present), 2)
+    assert peak(decode_control, frame) <= 32 * rows + MIB
+
+
 def test_claims_of_rows_cost_nothing() -> None:
     """All zeros, in a code of no words: as many as the bytes pay for, and no more."""
     for rows in (MAX_ROWS, MAX_ROWS + 1, 1 << 34):

@@ -158,14 +158,27 @@ def shared_rows(
     if config.data.alignment == "aligned":
         return _rows_as_they_are(tables, key)
     places = {table.party.name: table.ids() for table in tables}
-    check_case(places)
-    holder = [table.label is not None for table in tables].index(True) + 1
-    outer = holder if config.data.alignment == "outer" else SERVER
+    outer = _row_holder(tables) if config.data.alignment == "outer" else SERVER
+    for compared in _compared(places, outer):
+        check_case(compared)
     own = {name: list(ids) for name, ids in places.items()}
     common, aligned, found = _aligned(own, on_step, kept, blinding, outer)
     ids, fractions = in_order(common, key)
     rows = tuple(np.array([party.get(text, NOT_HELD) for text in ids], dtype=np.int64) for party in places.values())
     return Rows(rows, fractions, np.ones(len(ids), dtype=np.bool_), aligned, found)
+
+
+def _row_holder(tables: list[PartyTable]) -> int:
+    """The party with the label."""
+    return [table.label is not None for table in tables].index(True) + 1
+
+
+def _compared(ids: dict[str, dict[str, int]], outer: int) -> list[dict[str, dict[str, int]]]:
+    """Ids that should have some in common: those of all parties, or those of each and of the label holder."""
+    if not outer:
+        return [ids]
+    holder = list(ids)[outer - 1]
+    return [{holder: ids[holder], name: own} for name, own in ids.items()]
 
 
 def _aligned(

@@ -112,13 +112,13 @@ def decode_targets(body: memoryview, m: int) -> Targets:
     return Targets(m, loss, outputs, parts, labels, units, present, sealed)
 
 
-def _present(reader: Reader, rows: int) -> tuple[tuple[bytes, ...], bool]:
-    """Which rows parties hold, packed as it came, and whether it is sealed."""
+def _present(reader: Reader, rows: int) -> tuple[tuple[Bytes, ...], bool]:
+    """Which rows parties hold, as views of the body, and whether it is sealed."""
     parties, sealed = divmod(reader.varint(), 2)
     size = packed_size(rows, 1) + (SEAL if sealed else 0)
     if not rows or not 1 <= parties <= reader.left // size:
         raise DecodeError(f"which of {rows} rows {parties} parties hold, in {reader.left} bytes")
-    present = tuple(bytes(reader.take(size, "rows that parties hold")) for _ in range(parties))
+    present = tuple(reader.take(size, "rows that parties hold") for _ in range(parties))
     if not sealed and rows % 8 and any(bits[-1] >> rows % 8 for bits in present):
         raise DecodeError("rows that a party holds with unused bits that are set")
     return present, bool(sealed)

@@ -192,7 +192,8 @@ class TableLabels(ServerRows):
             typed = told.loss.labels(told.labels, getattr(torch, self.config.precision))
             train, validation, test = torch.split(typed, told.sizes)
             self._labels = Labels(train, test, validation, told.units)
-        self._known = replace(targets, parts=bytes(targets.parts), labels=bytes(targets.labels))
+        present = tuple(map(bytes, targets.present))
+        self._known = replace(targets, parts=bytes(targets.parts), labels=bytes(targets.labels), present=present)
 
     def passed_on(self, targets: Targets, m: int) -> Targets:
         """Algorithm 1 shares the training labels with all parties; Algorithm 2 does not. Nobody needs their units.
