@@ -19,7 +19,7 @@ from cvfl.config.sections import DataConfig
 from cvfl.data.tables.split import Part
 from cvfl.errors import DecodeError, RemoteProtocolError
 from cvfl.federation.agreement.admission import Kept, admitted, check_kept, common_round
-from cvfl.federation.agreement.targets import read_targets
+from cvfl.federation.agreement.targets import read_present, read_targets
 from cvfl.federation.agreement.terms import facts_of, read_facts
 from cvfl.privacy.keys import Keyring, SessionKey
 from cvfl.protocol import Loss
@@ -148,6 +148,7 @@ def setup(data: bytes) -> None:
     message = read_frame(seal(5 + data[0] % 4, data[0] // 4 % 4, 0, [data[1:]]))
     match message:
         case Targets():
+            read_present(message, "bank", len(message.present), message.sealed)
             read_targets(message, "bank", SHARES, (Part.TRAIN,) if message.m else tuple(Part))
         case Hello():
             facts_of(NAMES[:1], [message.offer], [3, 0, 1], Loss.BINARY, 1)

@@ -32,6 +32,12 @@ TABLES: dict[str, dict[str, Any]] = {
     "private, algorithm 2": {"algorithm": 2, "local_iterations": 1},
     "private, auto": AUTO | {"data": {"validation_share": 0.2}, "batch_size": 16},
     "private, budget": AUTO | {"rounds": 12, "batch_size": 16, "budget": 23_300},
+    "outer": {"data": {"alignment": "outer", "stratify": True, "validation_share": 0.2}, "folding": True},
+    "outer, labels at a party": {
+        "data": {"alignment": "outer", "prepare": {"categories": "embedding", "rare": 0.0}},
+        "privacy": {"labels": "bank"},
+    },
+    "outer, budget": AUTO | {"data": {"alignment": "outer"}, "rounds": 12, "batch_size": 16, "budget": 25_000},
     "embedded categories": {"data": {"prepare": {"categories": "embedding", "rare": 0.0}}},
     "aligned": {"data": {"alignment": "aligned", "validation_share": 0.2}},
     "aligned, by groups": {"data": {"alignment": "aligned", "split_groups": "age"}},

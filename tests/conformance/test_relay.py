@@ -244,7 +244,7 @@ def test_a_desk_takes_no_labels() -> None:
     taken = desk()
     taken.accept(Targets(1, 0, 1, parts, b""))
     assert taken.sizes() == [2, 0, 1]
-    assert taken.passed_on(Targets(1, 0, 1, parts, b"")).labels == b""
+    assert taken.passed_on(Targets(1, 0, 1, parts, b""), 2).labels == b""
 
 
 @pytest.mark.parametrize(

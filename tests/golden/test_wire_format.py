@@ -319,6 +319,10 @@ def test_frames_of_the_alignment(name):
     assert encode_setup(decode_setup(example.bytes)) == example.bytes
 
 
+def sealed_bits(example: Example) -> tuple[bytes, ...]:
+    return tuple(map(bytes.fromhex, example["sealed"])) if "sealed" in example.says else ()
+
+
 CONTROLS = {
     "Recall": lambda e: Recall.model_validate_json(e.says["json"]),
     "Complete": lambda e: Complete.model_validate_json(e.says["json"]),
@@ -329,6 +333,8 @@ CONTROLS = {
         bytes(e["parts"]),
         np.array(e["labels"], dtype="<f8").tobytes(),
         tuple(e["units"]) if "units" in e.says else (),
+        tuple(pack(bits, 1) for bits in e["present"]) if "present" in e.says else sealed_bits(e),
+        "sealed" in e.says,
     ),
 }
 

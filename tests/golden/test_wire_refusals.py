@@ -154,6 +154,7 @@ SETUPS = {
 }
 RECALL, TARGETS, CLASSES = golden("control-recall"), golden("control-targets"), golden("control-targets-classes")
 UNITS = golden("control-targets-units")
+PRESENT, SEALED = golden("control-targets-present"), golden("control-targets-sealed")
 NOTHING = b"\x20\1\0\0" + bytes(4)  # parts of no rows in a code, which begins with their table
 
 
@@ -186,11 +187,14 @@ CONTROLS = {
         with_body(TARGETS, body(TARGETS) + b"\0"),
         *(with_body(UNITS, body(UNITS)[:size]) for size in range(len(body(UNITS)))),
         *(with_body(CLASSES, body(CLASSES)[:size]) for size in range(16)),
+        *(with_body(PRESENT, body(PRESENT)[:size]) for size in range(17)),
+        *(with_body(SEALED, body(SEALED)[:size]) for size in range(len(body(SEALED)))),
+        with_body(SEALED, body(SEALED) + b"\0"),
+        in_body(PRESENT, 4, b"\x40"),  # 32 parties
         with_body(CLASSES, body(CLASSES) + b"\0"),
         with_body(CLASSES, body(CLASSES) + bytes(8)),
     ],
-    "R5": [in_body(TARGETS, 0, bytes([body(TARGETS)[0] | bit])) for bit in (0x80, 0xC0)]
-    + [targets(b"\x80\x80\4\0\0", b""), targets(b"\1\4\0", b"\0", 0x10), targets(b"\1\4\1", b"\0")],
+    "R5": [targets(b"\x80\x80\4\0\0", b""), targets(b"\1\4\0", b"\0", 0x10), targets(b"\1\4\1", b"\0")],
     "R6": [
         targets(b"\1\x81\x80\x80\x20\0", b""),  # 2^26 + 1 rows
         targets(b"\1\xff\xff\xff\xff\x7f\0", b""),
@@ -204,6 +208,11 @@ CONTROLS = {
         in_body(CLASSES, 4, b"\1"),
         targets(b"\1\1\1", b"\0\x80\x80\4\x10\x11" + bytes(8), 0x08),
         with_body(TARGETS, NOTHING + b"\x90" + b"\x41\0" * 9),
+    ],
+    "R8": [
+        *(targets(b"\1\4\0", parties + b"\5\1", 0x80) for parties in (b"\0", b"\1")),
+        *(targets(b"\1\0\0", parties, 0x80) for parties in (b"\0", b"\2", b"\3" + bytes(16))),
+        *(targets(b"\1\4\0", b"\4\5" + bits + b"\1", 0x80) for bits in (b"\x10", b"\x80")),
     ],
 }
 WHY = {"V1": "a number", "E1": "announced|cut off|end within", "E2": "planes, more than", "E3": "bits wide|two numbers"}

@@ -36,7 +36,7 @@ class Roles:
         how, number = self.server.agree(numbers, sizes, came)
         assert all(keeper.confirms(how, number) for keeper in self.keepers)
         if how == "kept":
-            (common,) = {keeper.common() for keeper in self.keepers}
+            (common,) = {keeper.found(m).common for m, keeper in enumerate(self.keepers, start=1)}
             return how, number, common, meter
         secrets, matching = session_secrets(len(tables)), self.server.begin(sizes, number, came)
         parties = [

@@ -111,8 +111,9 @@ def test_scores_are_those_of_one_process(kind, tmp_path, stack, monkeypatch):
         ({"privacy": SECURE | {"labels": "bank"}, "compressor": "auto", "server_model": {"name": "sum"}}, 1e-3),
         ({"compressor": "auto", "server_compressor": "auto"}, 0.02),
         ({"privacy": {"clip": 0.5}, "optimizer": {"name": "adam", "average": 0.9}}, 0.0),
+        ({"data": {"id": "person", "test_share": 0.2, "alignment": "outer"}, "privacy": {"labels": "bank"}}, 0.0),
     ],
-    ids=["private labels", "secure", "both", "auto", "clip"],
+    ids=["private labels", "secure", "both", "auto", "clip", "outer"],
 )
 def test_every_mode_predicts(changes, tolerance, tmp_path, stack, monkeypatch):
     monkeypatch.setattr(course, "BATCH", 16)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
 from cvfl.errors import DecodeError
+from cvfl.wire import pack
 from cvfl.wire.control import TARGETS, decode_control, encode_control
 from cvfl.wire.frame import seal, unseal
+from cvfl.wire.setup import SEAL
 from cvfl.wire.targets import MAX_ROWS, ROWS_A_BYTE, Targets
 from cvfl.wire.varint import varint
 from mutations import MIB, outcome, peak
@@ -98,6 +101,21 @@ def test_any_labels_come_back_with_their_bits(parts: list[int], labels: list[flo
 
 @relaxed
 @given(
+    rows=st.integers(1, 70),
+    parties=st.integers(1, 5),
+    sealed=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_which_rows_parties_hold_comes_back_with_its_bits(rows: int, parties: int, sealed: bool, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    bits = [pack(random.integers(0, 2, rows), 1) + bytes(SEAL if sealed else 0) for _ in range(parties)]
+    plain = told(drawn(rows), random.integers(0, 2, rows))
+    whole = replace(plain, present=tuple(bits), sealed=sealed)
+    assert size(whole) - size(plain) in range(1 + len(b"".join(bits)), 4 + len(b"".join(bits)))  # a longer checksum
+
+
+@relaxed
+@given(
     first=st.integers(0, 255),
     numbers=st.tuples(*[st.sampled_from([0, 1, 2, 33, 64, 300, 1 << 16, 1 << 26, 1 << 34])] * 3),
     rest=st.binary(max_size=80) | st.just(b"\x20\x81\x81") | st.just(bytes(80)),
@@ -117,6 +135,13 @@ def test_the_memory_of_targets_is_that_of_their_rows(rows: int, share: float) ->
     assert rows <= ROWS_A_BYTE * len(frame)
 
 
+@pytest.mark.parametrize(("rows", "parties"), [(100_000, 3), (1_000, 2_000)])
+def test_which_rows_parties_hold_takes_no_memory(rows: int, parties: int) -> None:
+    present = (bytes(rows // 8),) * parties
+    frame = encode_control(replace(told(drawn(rows)), present=present), 2)
+    assert peak(decode_control, frame) <= 32 * rows + MIB
+
+
 def test_claims_of_rows_cost_nothing() -> None:
     """All zeros, in a code of no words: as many as the bytes pay for, and no more."""
     for rows in (MAX_ROWS, MAX_ROWS + 1, 1 << 34):
@@ -130,8 +155,9 @@ def test_claims_of_rows_cost_nothing() -> None:
 @relaxed
 @given(rows=st.integers(1, 120), at=st.integers(0, 10_000), bit=st.integers(0, 7), seed=st.integers(0, 99))
 def test_damage_that_no_checksum_noticed(rows: int, at: int, bit: int, seed: int) -> None:
-    labels = np.random.default_rng(seed).integers(0, 3, rows)
-    body = bytearray(unseal(encode_control(told(drawn(rows), labels, 1, 3), 2)).body)
+    labels, held = np.random.default_rng(seed).integers(0, 3, rows), pack(drawn(rows) // 2, 1)
+    sent = replace(told(drawn(rows), labels, 1, 3), present=(held, held) if seed % 2 else ())
+    body = bytearray(unseal(encode_control(sent, 2)).body)
     body[at % len(body)] ^= 1 << bit
     result = outcome(decode_control, seal(TARGETS, 2, 0, [body]))
     if not isinstance(result, DecodeError):

@@ -60,6 +60,8 @@ class Subject:
         config, record = _recorded(run)
         if record.started_from:
             raise DataError(f"{run}: it started from another run; what both told together is not audited yet")
+        if config.data.alignment == "outer":
+            raise DataError(f"{run}: its parties do not hold all of its rows; that is not audited yet")
         loaded = _loaded(run, config, record, on_step)
         whole = loaded.data
         chosen = _audited_rows(whole, max(ROWS, config.batch_size), config.seed)

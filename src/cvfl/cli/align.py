@@ -18,7 +18,7 @@ from cvfl.cli.errors import one_line
 from cvfl.cli.tables import number_table
 from cvfl.config.files import load_config
 from cvfl.data.tables.ids import BETWEEN
-from cvfl.data.tables.organisation import PartyTable
+from cvfl.data.tables.organisation import NOT_HELD, PartyTable
 from cvfl.errors import ConfigError, writing
 from cvfl.federation.keeping import alignment_folder
 from cvfl.federation.load import Rows, open_tables, shared_rows
@@ -37,6 +37,8 @@ def align(
 ) -> None:
     """Find the rows that all parties share by private set intersection, anew; `cvfl train` does it by itself.
 
+    With data.alignment = "outer" rows are those of the label holder, and a party's file has those that it holds.
+
     Nobody learns an id that it does not hold. docs/alignment.md says what each role learns.
 
     The result is kept beside the configuration file: `cvfl train` goes on with it, and compares only ids that changed.
@@ -46,7 +48,7 @@ def align(
     console = Console(highlight=False)
     with one_line(), ExitStack() as stack:
         settings = load_config(config, change or [])
-        if settings.data.name is not None or settings.data.alignment != "private":
+        if settings.data.name is not None or settings.data.alignment == "aligned":
             raise ConfigError(f"{config}: the rows are aligned already; align takes parties with tables and ids")
         began = time.perf_counter()
         with StepDisplay(console) as steps:
@@ -66,7 +68,9 @@ def align(
 
 def alignment_line(aligned: Aligned) -> str:
     """What was found, in one line; one about an earlier alignment if there was one, and a warning if it is little."""
-    lines = [f"{aligned.common:,} rows are shared by {' and '.join(aligned.names)}"]
+    lines = [
+        _outer(aligned) if aligned.outer else f"{aligned.common:,} rows are shared by {' and '.join(aligned.names)}"
+    ]
     if aligned.earlier:
         changed = f"went on: {aligned.came:,} ids came and {aligned.gone:,} went"
         lines.append(f"alignment of {aligned.earlier} {changed if aligned.changed else 'reused: ids have not changed'}")
@@ -75,11 +79,20 @@ def alignment_line(aligned: Aligned) -> str:
     return "\n".join(lines)
 
 
+def _outer(aligned: Aligned) -> str:
+    """Whose rows they are, and who else holds how many."""
+    holder, held = aligned.names[aligned.holder - 1], zip(aligned.names, aligned.held, strict=True)
+    others = [f"{name} {count:,}" for name, count in held if name != holder]
+    told = ": " + ", ".join(others).replace(" ", " holds ", 1) if others else ""
+    return f"{aligned.rows:,} rows of {holder}{told}" + (f"; all hold {aligned.common:,}" if len(others) > 1 else "")
+
+
 def _table(rows: Rows, aligned: Aligned) -> Table:
     table = number_table("party", "ids", "shared", "share", "MB")
-    for m, (name, size) in enumerate(zip(aligned.names, aligned.sizes, strict=True), start=1):
-        sent, ids = rows.found.traffic.parties[m], (f"{size:,}", f"{aligned.common:,}", f"{aligned.common / size:.1%}")
-        table.add_row(name, *ids, f"{sent.alignment / MB:.2f}")
+    shared = aligned.held or (aligned.common,) * len(aligned.names)
+    for m, (name, size, held) in enumerate(zip(aligned.names, aligned.sizes, shared, strict=True), start=1):
+        ids = (f"{size:,}", f"{held:,}", f"{held / size:.1%}")
+        table.add_row(name, *ids, f"{rows.found.traffic.parties[m].alignment / MB:.2f}")
     return table
 
 
@@ -92,4 +105,5 @@ def _write(out: Path, tables: list[PartyTable], rows: Rows) -> None:
                 writer = csv.writer(file)
                 writer.writerow(table.party.id)
                 more = len(table.party.id) - 1
-                writer.writerows(by_row[row].split(BETWEEN, more) for row in places.tolist())
+                held = places[places != NOT_HELD].tolist()
+                writer.writerows(by_row[row].split(BETWEEN, more) for row in held)

@@ -166,7 +166,7 @@ def _training(rows: int, columns: int = 0) -> list[str]:
 def _split(classes: bool) -> list[str]:
     """How the shared rows are found and held out."""
     return [
-        _line('alignment = "private"', 'or "aligned": row i is the same person everywhere'),
+        _line('alignment = "private"', '"outer": all rows of the label holder; "aligned": row i is one person'),
         "test_share = 0.2",
         _line("validation_share = 0.15", "rows that choose the best round and the threshold, apart from the test rows"),
         *([_line("stratify = true", "every class has the same share of test rows")] if classes else []),

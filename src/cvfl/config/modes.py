@@ -109,6 +109,11 @@ _RULES: tuple[tuple[Callable[[RunConfig], object], str], ...] = (
         "server_model.name = {config.server_model.name!r} needs each of them, take 'sum'",
     ),
     (
+        lambda c: _secure(c) and c.data.alignment == "outer",
+        "privacy.aggregation = 'secure' shows the server a sum in which nobody can be missing; "
+        "data.alignment = 'outer' needs each embedding",
+    ),
+    (
         lambda c: _secure(c) and (c.folding or c.partial_compressor),
         "privacy.aggregation = 'secure' sends parties the sum as it is: no folding",
     ),

@@ -215,6 +215,8 @@ def _check_parties(data: DataConfig, parties: Mapping[str, PartyConfig]) -> None
     if data.name is not None and own:
         key = own[0]
         raise ValueError(f"data.{key} is for tables of the parties; {data.name} has its own split")
+    if data.name is not None and data.alignment == "outer":
+        raise ValueError(f"data.alignment = 'outer' is for tables of the parties; all hold all rows of {data.name}")
     if data.name is None and data.limit:
         raise ValueError("data.limit is for data sets by name; a table is what it is")
     if data.name is None and not parties:

@@ -31,8 +31,8 @@ class DataConfig(NamedSet):
     """The party whose table has the label, where terms say it; else the section with a label does."""
     id: str | tuple[str, ...] | None = None
     """The column that names a person, or several that do together, in every table that does not say otherwise."""
-    alignment: Literal["private", "aligned"] = "private"
-    """Find the shared people by private set intersection, or take row i to be the same person everywhere."""
+    alignment: Literal["private", "outer", "aligned"] = "private"
+    """Rows: people whom all hold, found privately; `outer`: all of the label holder; `aligned`: row i is one person."""
     prepare: Settings = Settings()
     """How columns become numbers, at every party that does not say otherwise."""
 

@@ -39,8 +39,12 @@ def around(
 
 
 def _targets(config: RunConfig, facts: dict[str, Any], M: int) -> int:
-    """What rows are for, in two bits at most, and labels: from their holder to the server, and to all others."""
+    """What rows are for, in two bits at most, and labels: from their holder to the server, and to all others.
+
+    In an outer alignment also which rows each other party holds: to the label holder, from it, and to that party.
+    """
     quantity = 64 if config.precision == "float64" else 32
     label = quantity if facts["loss"] == Loss.SQUARED else max(1, int(facts["outputs"]) - 1).bit_length()
     rows: int = sum(facts["rows"])
-    return M * (rows * (1 + label) // 8 + 100)
+    present = 3 * (M - 1) * (rows // 8 + 20) if config.data.alignment == "outer" else 0
+    return M * (rows * (1 + label) // 8 + 100) + present

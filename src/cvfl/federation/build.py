@@ -38,6 +38,7 @@ from cvfl.protocol import (
     Party,
     PartyMachine,
     Plan,
+    Presence,
     Recipe,
     Rows,
     Server,
@@ -241,25 +242,30 @@ def party_machine(
     codecs: Codecs,
     secrets: PairSecrets | None = None,
     noise_secret: Secret | None = None,
+    present: Presence | None = None,
 ) -> PartyMachine:
     """Party m with its rows and the labels that it has; with the server model, too, if labels stay with it.
 
-    `secrets` are those of this session, which masks and seals come from; `noise_secret` is the party's own.
+    `secrets` are those of this session, which masks and seals come from; `noise_secret` is the party's own. Who holds
+    which rows, if not everybody holds all, the server model needs to know.
     """
     if codecs.total is not None and secrets is not None:
         codecs.mask(m, Masks(secrets))
     party = recipe.party(m, holding, codecs, noise_secret)
     if not recipe.holder:
         return party
-    return sealed(recipe, party, recipe.server(labels, codecs) if m == recipe.holder else None, secrets)
+    server = recipe.server(labels, codecs, present=present) if m == recipe.holder else None
+    return sealed(recipe, party, server, secrets)
 
 
-def server_machine(recipe: Recipe, labels: Labels | None, codecs: Codecs, around: int = 0) -> ServerMachine:
+def server_machine(
+    recipe: Recipe, labels: Labels | None, codecs: Codecs, around: int = 0, present: Presence | None = None
+) -> ServerMachine:
     """The server with the labels; a relay if they stay with a party. `around` is what a budget sets aside."""
     if recipe.holder:
         return Relay(recipe.plan, recipe.holder)
     assert labels is not None
-    return recipe.server(labels, codecs, around)
+    return recipe.server(labels, codecs, around, present)
 
 
 @dataclass(frozen=True)
@@ -314,10 +320,11 @@ def make_federation(
             recipe.codecs(folder) if apart else codecs,
             secrets.get(m),
             Secret(noise_secrets[name]) if noise_secrets and name in noise_secrets else None,
+            data.present,
         )
         for m, name in enumerate(data.names, start=1)
     )
-    return Federation(recipe, codecs, (server_machine(recipe, labels, codecs, around), parties))
+    return Federation(recipe, codecs, (server_machine(recipe, labels, codecs, around, data.present), parties))
 
 
 def _session(recipe: Recipe) -> dict[int, PairSecrets]:
@@ -335,7 +342,8 @@ def holding_of(data: VerticalData, at: int, plan: Plan) -> Holding:
     held_out = (*data.validation[at : at + 1], data.test[at])
     train, *rest = (rows.to(plan.device) if isinstance(rows, Tensor) else rows for rows in (data.train[at], *held_out))
     labels = data.train_labels.to(plan.device) if plan.algorithm == 1 else None
-    return Holding(data.names[at], train, tuple(rest), labels, data.augment)
+    present = (None, None) if data.present is None else (data.present.train[at], data.present.held_out[at])
+    return Holding(data.names[at], train, tuple(rest), labels, data.augment, *present)
 
 
 def recipe_for(

@@ -161,7 +161,7 @@ def _compressor(config: RunConfig, recipe: Recipe, at: int) -> str:
 def _reading(config: RunConfig, name: str, classes: tuple[str, ...], units: Units | None) -> Reading:
     section = config.party[name]
     return Reading(
-        alignment=config.data.alignment,
+        alignment="aligned" if config.data.alignment == "aligned" else "private",
         id=id_columns(section.id or config.data.id),
         id_type=section.id_type,
         duplicates=section.duplicates,

@@ -6,7 +6,8 @@
 
 Forgotten first, so that an alignment that breaks off is never tried again under its keys: whoever could have ids
 blinded again and again under one key could guess those of others. A folder may be none: then nothing is kept. What
-cannot be written is not kept, either; the next run is none the worse for it.
+cannot be written is not kept, either; the next run is none the worse for it. An outer alignment and one of the people
+whom all hold tell parties different things: neither goes on with the other.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from cvfl.privacy import Aligned, AlignmentParty, AlignmentServer
 from cvfl.privacy.blinding import OPEN
 from cvfl.privacy.kept import Count, Earlier, KeptByParty, KeptByServer
 from cvfl.privacy.sealing import Sealing
+from cvfl.privacy.wanted import Matches, Wanted
 from cvfl.runtime.checkpoint import Checkpoints
+from cvfl.types import SERVER
 from cvfl.wire import Spelling
 from cvfl.wire.control import How
 
@@ -64,16 +67,20 @@ class PartyKeeper:
     `key` is OPEN where all of them are in this process; elsewhere such an alignment is not gone on with.
     """
 
-    def __init__(self, folder: Path | None, names: Sequence[str], key: bytes | None = None) -> None:
-        self._folder, self._names, self._key = _Folder(folder), tuple(names), key
+    def __init__(
+        self, folder: Path | None, names: Sequence[str], key: bytes | None = None, wanted: Wanted = Wanted.ALL
+    ) -> None:
+        self._folder, self._names, self._key, self._wanted = _Folder(folder), tuple(names), key, wanted
         self._kept: KeptByParty | None = None
         self._earlier: Earlier | None = None
         self.reused = ""
         """The date of the alignment whose result was taken as it is, if one was."""
-        with suppress(KeyError, TypeError):  # of another version
+        with suppress(KeyError, TypeError, ValueError):  # of another version
             if state := self._folder.load():
-                kept = KeptByParty(**state | {"count": Count(**state["count"])})
-                self._kept = kept if kept.names == self._names and (kept.key != OPEN or key == OPEN) else None
+                typed = {"count": Count(**state["count"]), "wanted": Wanted(state.get("wanted", Wanted.ALL))}
+                kept = KeptByParty(**state | typed)
+                own = (kept.names, kept.wanted) == (self._names, wanted)
+                self._kept = kept if own and (kept.key != OPEN or key == OPEN) else None
 
     def forget(self) -> None:
         """Begin anew."""
@@ -92,11 +99,11 @@ class PartyKeeper:
         own = number == self._earlier.kept.number
         return own and self._earlier.unchanged if how == "kept" else own or not number
 
-    def common(self) -> frozenset[str]:
-        """The result that was kept, which holds."""
+    def found(self, m: int) -> Matches:
+        """The result that party m kept, which holds."""
         assert self._earlier is not None
         self.reused = self._earlier.kept.date
-        return self._earlier.common
+        return self._earlier.found(m)
 
     def begin(
         self, m: int, ids: Sequence[str], sizes: Sequence[int], sealing: Sealing, number: str, came: Sequence[int]
@@ -104,7 +111,7 @@ class PartyKeeper:
         """Party m of an alignment that starts now: of all ids, or with a number of those that came since then."""
         earlier, self.reused = self._earlier if number else None, ""
         self.forget()
-        return AlignmentParty(m, ids, sizes, sealing, earlier, came if earlier else None, self._key)
+        return AlignmentParty(m, ids, sizes, sealing, earlier, came if earlier else None, self._key, self._wanted)
 
     def keep(self, alignment: AlignmentParty, number: str) -> None:
         """The alignment is over."""
@@ -113,7 +120,7 @@ class PartyKeeper:
 
 
 class ServerKeeper:
-    """What the server of a federation keeps of its alignments."""
+    """What the server of a federation keeps of its alignments; `holder` is the label holder of outer ones."""
 
     def __init__(self, folder: Path | None, names: Sequence[str]) -> None:
         self._folder, self.names = _Folder(folder), tuple(names)
@@ -129,22 +136,25 @@ class ServerKeeper:
         self._kept = None
         self._folder.forget()
 
-    def agree(self, numbers: Sequence[str], sizes: Sequence[int], came: Sequence[int]) -> tuple[How, str]:
+    def agree(
+        self, numbers: Sequence[str], sizes: Sequence[int], came: Sequence[int], holder: int = SERVER
+    ) -> tuple[How, str]:
         """How rows are found, and with which earlier alignment, for parties that have kept these."""
-        if self._kept is None or not self._kept.serves(numbers, sizes, came):
+        if self._kept is None or not self._kept.serves(numbers, sizes, came, holder):
             return "align", ""
         return ("kept" if self._kept.unchanged(sizes, came) else "align"), self._kept.number
 
     def aligned(self) -> Aligned:
         """The result that was kept."""
         assert self._kept is not None
-        return Aligned(self.names, self._kept.sizes, self._kept.common, self._kept.date)
+        kept = self._kept
+        return Aligned(self.names, kept.sizes, kept.common, kept.date, holder=kept.holder, held=kept.held)
 
-    def begin(self, sizes: Sequence[int], number: str, came: Sequence[int]) -> AlignmentServer:
+    def begin(self, sizes: Sequence[int], number: str, came: Sequence[int], holder: int = SERVER) -> AlignmentServer:
         """The server of an alignment that starts now."""
         earlier = self._kept if number else None
         self.forget()
-        return AlignmentServer(self.names, sizes, earlier, came if earlier else None)
+        return AlignmentServer(self.names, sizes, earlier, came if earlier else None, holder)
 
     def keep(self, alignment: AlignmentServer, number: str, owed: Sequence[int] = ()) -> None:
         """The alignment is over; the run that first uses it owes it so many bytes of each party."""

@@ -23,7 +23,7 @@ from cvfl.data import VerticalData
 from cvfl.data.sets.catalogue import load_named
 from cvfl.data.tables.ids import check_case
 from cvfl.data.tables.kinds import DEFAULT_MISSING
-from cvfl.data.tables.organisation import Assembled, Organisation, PartyTable, assemble
+from cvfl.data.tables.organisation import NOT_HELD, Assembled, Organisation, PartyTable, assemble
 from cvfl.data.tables.sources import Source, open_table
 from cvfl.data.tables.split import LEFT_OUT, Shares, hashed, hashed_rows, latest_first, seed_key, stratified, together
 from cvfl.errors import DataError
@@ -33,10 +33,11 @@ from cvfl.privacy import Aligned
 from cvfl.privacy.blinding import OPEN
 from cvfl.privacy.keys import session_secrets
 from cvfl.privacy.sealing import Sealing
+from cvfl.privacy.wanted import Wanted
 from cvfl.protocol import Loss
 from cvfl.runtime import Meter
 from cvfl.runtime.align import align
-from cvfl.types import OnStep
+from cvfl.types import SERVER, OnStep
 from cvfl.wire.control import How
 
 LONGEST_KEY = 64
@@ -75,7 +76,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Rows:
-    """The shared rows in their common order: for each party their places in its table."""
+    """The shared rows in their common order: for each party their places in its table, or NOT_HELD."""
 
     places: tuple[NDArray[np.int64], ...]
     fractions: NDArray[np.float64]
@@ -150,32 +151,54 @@ def shared_rows(
 ) -> Rows:
     """The rows of the people whom all parties hold, in an order that belongs to the key of the rows.
 
-    All parties are here, so ids are not blinded; what is sent has the same size. With `blinding` None they are.
+    In an outer alignment they are those of the label holder, some of which others may not hold. All parties are here,
+    so ids are not blinded; what is sent has the same size. With `blinding` None they are.
     """
     key = row_key(config)
     if config.data.alignment == "aligned":
         return _rows_as_they_are(tables, key)
     places = {table.party.name: table.ids() for table in tables}
-    check_case(places)
-    common, aligned, found = _aligned({name: list(ids) for name, ids in places.items()}, on_step, kept, blinding)
+    outer = _row_holder(tables) if config.data.alignment == "outer" else SERVER
+    for compared in _compared(places, outer):
+        check_case(compared)
+    own = {name: list(ids) for name, ids in places.items()}
+    common, aligned, found = _aligned(own, on_step, kept, blinding, outer)
     ids, fractions = in_order(common, key)
-    rows = tuple(np.array([party[text] for text in ids], dtype=np.int64) for party in places.values())
+    rows = tuple(np.array([party.get(text, NOT_HELD) for text in ids], dtype=np.int64) for party in places.values())
     return Rows(rows, fractions, np.ones(len(ids), dtype=np.bool_), aligned, found)
 
 
+def _row_holder(tables: list[PartyTable]) -> int:
+    """The party with the label."""
+    return [table.label is not None for table in tables].index(True) + 1
+
+
+def _compared(ids: dict[str, dict[str, int]], outer: int) -> list[dict[str, dict[str, int]]]:
+    """Ids that should have some in common: those of all parties, or those of each and of the label holder."""
+    if not outer:
+        return [ids]
+    holder = list(ids)[outer - 1]
+    return [{holder: ids[holder], name: own} for name, own in ids.items()]
+
+
 def _aligned(
-    ids: dict[str, list[str]], on_step: OnStep, kept: Path | None, blinding: bytes | None
+    ids: dict[str, list[str]], on_step: OnStep, kept: Path | None, blinding: bytes | None, outer: int
 ) -> tuple[frozenset[str], Aligned, Found]:
-    """Align as the roles of a federation do, each with what it kept in a folder of its own."""
+    """Align as the roles of a federation do, each with what it kept in a folder of its own.
+
+    With `outer` the ids that are found are those of this party, the label holder.
+    """
     names, sizes, traffic = list(ids), [len(own) for own in ids.values()], Meter()
+    others, who = Wanted.LABELLED if outer else Wanted.ALL, max(outer - 1, 0)
+    wanted = [Wanted.EACH if m == outer else others for m in range(1, len(names) + 1)]
     server = ServerKeeper(kept and kept / "server", names)
-    keepers = [PartyKeeper(kept and kept / name, names, blinding) for name in names]
+    keepers = [PartyKeeper(kept and kept / name, names, blinding, w) for name, w in zip(names, wanted, strict=True)]
     numbers, came = zip(*(keeper.has(own) for keeper, own in zip(keepers, ids.values(), strict=True)), strict=True)
-    how, number = server.agree(numbers, sizes, came)
+    how, number = server.agree(numbers, sizes, came, outer)
     found = Found(how, number, numbers, came, traffic)
     if how == "kept":
-        return keepers[0].common(), server.aligned(), found
-    secrets, matching = session_secrets(len(names)), server.begin(sizes, number, came)
+        return keepers[who].found(who + 1).common, server.aligned(), found
+    secrets, matching = session_secrets(len(names)), server.begin(sizes, number, came, outer)
     parties = [
         keeper.begin(m, own, sizes, Sealing(secrets[m], names, "rows"), number, came)
         for m, (keeper, own) in enumerate(zip(keepers, ids.values(), strict=True), start=1)
@@ -185,8 +208,9 @@ def _aligned(
     server.keep(matching, name)
     for keeper, party in zip(keepers, parties, strict=True):
         keeper.keep(party, name)
-    assert parties[0].common is not None
-    return parties[0].common, aligned, found
+    common = parties[who].common
+    assert common is not None
+    return common, aligned, found
 
 
 def row_key(config: RunConfig) -> bytes:
@@ -259,7 +283,7 @@ def _load_tables(
     at, holder = next((places, table) for places, table in zip(rows.places, tables, strict=True) if table.label)
     parts = parts_of(holder, at, rows.fractions, config.data)
     on_party = lambda table: on_step(f"{table.party.name}: preparing", 0, 0)  # noqa: E731
-    prepared = assemble(tables, rows.places, parts, dtype, on_party)
+    prepared = assemble(tables, rows.places, parts, dtype, on_party, config.data.alignment == "outer")
     notes = tuple(note for table in tables for note in table.notes)
     told = np.full(len(rows.used), LEFT_OUT, dtype=np.int8)
     told[rows.used] = parts

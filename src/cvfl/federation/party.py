@@ -82,7 +82,7 @@ class PartyRole:
         self._key: SessionKey | None = None
         self._secrets: PairSecrets | None = None
         self._settling: Settling | None = None
-        self.keeper = keeper or PartyKeeper(None, rows.names)
+        self.keeper = keeper or PartyKeeper(None, rows.names, wanted=rows.wanted)
         self.blinded: dict[str, int] = {}
         """How many ids each other party has had blinded here, in the newest alignment."""
         self._facts: dict[str, Any] = {}

@@ -29,6 +29,7 @@ from cvfl.federation.start import Start
 from cvfl.protocol import Certificate, Plan, Recipe
 from cvfl.runtime.meter import Meter
 from cvfl.types import SERVER, Direction
+from cvfl.wire.bits import packed_size
 from cvfl.wire.control import (
     Begin,
     Complete,
@@ -142,7 +143,16 @@ class Rehearsal:
         data = self.loaded.data
         told = torch.cat([data.train_labels, data.validation_labels, data.test_labels])[:labels]
         units = units_told(data.loss, data.units) if direction is UP and labels else ()
-        return Targets(0, LOSSES.index(data.loss), data.outputs, self.loaded.told, label_bytes(told), units)
+        loss, parts = LOSSES.index(data.loss), self.loaded.told
+        return Targets(0, loss, data.outputs, parts, label_bytes(told), units, *self._present(direction))
+
+    def _present(self, direction: Direction) -> tuple[tuple[bytes, ...], bool]:
+        """Which rows parties hold, to the server of all but the label holder: bits that have the right size."""
+        if self.loaded.data.present is None:
+            return (), False
+        sealed = self.config.privacy.relayed
+        bits = bytes(packed_size(len(self.loaded.told), 1) + (_SEAL if sealed else 0))
+        return (bits,) * (self._plan.M - 1 if direction is UP else 1), sealed
 
     def _after(self, parameters: Mapping[str, str], history: Sequence[Mapping[str, Any]]) -> Said:
         rounds = len(history) if self._plan.patience else self._plan.rounds

@@ -200,7 +200,7 @@ class PartyRun:
             self.identity,
             self._row_secret(),
             kept_secret(self.state.folder / NOISE) if config.privacy.noise else None,
-            PartyKeeper(self.folder / ALIGNMENT, self._rows.names),
+            PartyKeeper(self.folder / ALIGNMENT, self._rows.names, wanted=self._rows.wanted),
         )
 
     @property

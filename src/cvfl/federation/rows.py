@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,16 +21,17 @@ from torch import Tensor
 from cvfl.config.modes import label_holder
 from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
-from cvfl.data.tables.organisation import PartyTable
+from cvfl.data.tables.organisation import NOT_HELD, PartyTable
 from cvfl.data.tables.prepare import Preparation
 from cvfl.data.tables.split import LEFT_OUT, Part, Shares
 from cvfl.errors import DataError, LocalProtocolError, RemoteProtocolError
-from cvfl.federation.agreement.targets import Told, read_targets, write_targets
+from cvfl.federation.agreement.targets import Told, in_parts, read_present, read_targets, write_targets
 from cvfl.federation.agreement.terms import elsewhere
 from cvfl.federation.build import Facts, holding_of, labels_of, make_recipe, party_machine, party_maker
 from cvfl.federation.load import in_order, numbered_in_order, parts_of
 from cvfl.federation.start import Start
 from cvfl.privacy.keys import PairSecrets
+from cvfl.privacy.wanted import Matches, Wanted
 from cvfl.protocol import Holding, Labels, Loss, PartyMachine, Recipe, Rows, Units
 from cvfl.protocol.recipe import MakeModel
 from cvfl.protocol.release import Secret
@@ -42,6 +43,8 @@ class PartyRows(ABC):
     """What a party brings: rows that may need alignment, perhaps the labels, and its model."""
 
     how: How = "as-is"
+    wanted: Wanted = Wanted.ALL
+    """What an alignment is to tell of its ids."""
     tables: ClassVar[bool] = False
     """Whether parties bring tables, whose rows are settled."""
     predicts: ClassVar[bool] = False
@@ -73,8 +76,8 @@ class PartyRows(ABC):
         """The ids to align."""
 
     @abstractmethod
-    def settle(self, common: Collection[str] | None, key: bytes) -> Targets | None:
-        """Take the rows that all parties share, or all, in the order of the key; the label holder gives the targets."""
+    def settle(self, found: Matches | None, key: bytes) -> Targets | None:
+        """Take the rows that were found, or all, in the order of the key; the label holder gives the targets."""
 
     @abstractmethod
     def accept(self, targets: Targets) -> None:
@@ -158,7 +161,7 @@ class NamedRows(PartyRows):
         """There are none."""
         raise LocalProtocolError(f"{self.name}: the rows of a data set by name have no ids")
 
-    def settle(self, common: Collection[str] | None, key: bytes) -> Targets | None:
+    def settle(self, found: Matches | None, key: bytes) -> Targets | None:
         """The rows are in their order already."""
         return None
 
@@ -196,10 +199,16 @@ class TableRows(PartyRows):
 
     def __init__(self, config: RunConfig, table: PartyTable) -> None:
         super().__init__(config, table.party.name, list(config.party))
-        self.how = "align" if config.data.alignment == "private" else "as-is"
+        self.how = "as-is" if config.data.alignment == "aligned" else "align"
+        self._outer = config.data.alignment == "outer"
+        if self._outer:
+            self.wanted = Wanted.EACH if table.label else Wanted.LABELLED
         self.table = table
         self.key = b""
         self._places: NDArray[np.int64] = np.arange(0)
+        """Of each row its place in the table, or NOT_HELD; before that is known, of those that are held."""
+        self._held: list[NDArray[np.bool_]] = []
+        """Which rows each party holds, at the label holder of an outer alignment."""
         self._fractions: NDArray[np.float64] = np.zeros(0)
         self._told: Told | None = None
         self._ids: dict[str, int] = {}
@@ -225,14 +234,15 @@ class TableRows(PartyRows):
         """Those of the preparation."""
         return self.preparation.categories if self.preparation else ()
 
-    def settle(self, common: Collection[str] | None, key: bytes) -> Targets | None:
+    def settle(self, found: Matches | None, key: bytes) -> Targets | None:
         """Put the shared rows in order; the label holder says what they are for."""
         self.key, self._told, self._prepared = key, None, None
-        if common is None:
+        if found is None:
             self._places, self._fractions = numbered_in_order(self.table.table.rows, key)
         else:
-            ids, self._fractions = in_order(common, key)
+            ids, self._fractions = in_order(found.common, key)
             self._places = np.array([self._ids[text] for text in ids], dtype=np.int64)
+            self._held = [np.array([text in own for text in ids], dtype=np.bool_) for own in found.held]
         return self._targets() if self.table.label else None
 
     def _targets(self) -> Targets:
@@ -245,23 +255,37 @@ class TableRows(PartyRows):
         outputs = len(label.classes) if label.loss is Loss.MULTICLASS else 1
         # Rounded to what the run computes with: every role does that with them, and they travel as they are here.
         labels, units = label.tensor(order, train, getattr(torch, self.config.precision))
-        self._told = Told(parts, label.loss, outputs, labels.double(), units)
-        self._fractions = np.zeros(0)  # which have served
-        return write_targets(self._told, with_labels=not self.config.privacy.relayed)
+        self._told = Told(parts, label.loss, outputs, labels.double(), units, tuple(self._held))
+        self._fractions, self._held = np.zeros(0), []  # which have served
+        return write_targets(self._told, self.m, with_labels=not self.config.privacy.relayed)
 
     def accept(self, targets: Targets) -> None:
         """What the label holder said: what each row is for, and the training labels if parties get them."""
         who, data = f"{self.name}: from the server", self.config.data
         labels = (Part.TRAIN,) if self.config.algorithm == 1 else ()
-        told = read_targets(targets, who, data, labels, len(self._places))
-        used = told.parts != LEFT_OUT
+        told = read_targets(targets, who, data, labels, None if self._outer else len(self._places))
+        held = self._held_here(targets, who)
+        own = told.parts[held]
+        used = own != LEFT_OUT
         drawn = Shares(data.test_share, data.validation_share).of(self._fractions[used])
         hashed = (
             data.split_by is None and data.split_groups is None and (told.loss is Loss.SQUARED or not data.stratify)
         )
-        if hashed and not np.array_equal(drawn, told.parts[used]):
+        if hashed and not np.array_equal(drawn, own[used]):
             raise RemoteProtocolError(f"{who}: rows for other parts than their key says")
-        self._told, self._fractions = told, np.zeros(0)  # which have served
+        places = np.full(len(held), NOT_HELD, dtype=np.int64)
+        places[held] = self._places
+        self._told, self._places, self._fractions = told, places, np.zeros(0)  # which have served
+
+    def _held_here(self, targets: Targets, who: str) -> NDArray[np.bool_]:
+        """Which of the rows this party holds: as many as it found, in their order."""
+        told = read_present(targets, who, 1 if self._outer else 0)
+        held = told[0] if told else np.ones(len(targets.parts), dtype=np.bool_)
+        if int(held.sum()) != len(self._places):
+            raise RemoteProtocolError(
+                f"{who}: {held.sum():,} rows are held here, of which there are {len(self._places):,}"
+            )
+        return held
 
     def _order(self, parts: NDArray[np.int8]) -> tuple[NDArray[np.int64], int]:
         """Places of the used rows: training, then validation, then test; and how many are for training."""
@@ -283,6 +307,7 @@ class TableRows(PartyRows):
         """The key of the rows, their places and what they are for, and a keyed hash of the columns."""
         assert self._told is not None
         told = asdict(self._told) | {"parts": torch.from_numpy(self._told.parts), "loss": str(self._told.loss)}
+        told["present"] = [torch.from_numpy(held) for held in self._told.present]
         places = torch.from_numpy(self._places)
         return {"key": self.key, "places": places, "told": told, "columns": self._fingerprint()}
 
@@ -290,8 +315,9 @@ class TableRows(PartyRows):
         """The same again, if the table has the same columns for these rows."""
         told = state["told"]
         self.key, self._places = state["key"], state["places"].numpy()
-        units = Units(**told.get("units", {}))
-        self._told = Told(**told | {"parts": told["parts"].numpy(), "loss": Loss(told["loss"]), "units": units})
+        typed = {"parts": told["parts"].numpy(), "loss": Loss(told["loss"]), "units": Units(**told.get("units", {}))}
+        present = tuple(held.numpy() for held in told.get("present", ()))
+        self._told = Told(**told | typed | {"present": present})
         shorter = len(self._places) > 0 and self._places.max() >= self.table.table.rows
         if shorter or state["columns"] != self._fingerprint():
             raise DataError(
@@ -314,8 +340,9 @@ class TableRows(PartyRows):
             order, train = self._order(self._told.parts)
             self.preparation, self._prepared = self.table.prepared(order, train, getattr(torch, self.config.precision))
             if len(self._told.labels) >= train:
-                known = self._told.labels[:train]
-                self.table.compare(self.preparation, self._prepared[:train], known, self._told.loss)
+                held = torch.from_numpy(order[:train] != NOT_HELD)
+                known, x = self._told.labels[:train][held], self._prepared[:train][held]
+                self.table.compare(self.preparation, x, known, self._told.loss)
         return self._prepared
 
     def machine(
@@ -334,6 +361,8 @@ class TableRows(PartyRows):
         # Of labels that are not here the slices are empty.
         typed = recipe.plan.loss.labels(told.labels, recipe.plan.dtype).to(recipe.plan.device)
         known, validation, test = torch.tensor_split(typed, (len(rows[0]), len(rows[0]) + len(rows[1])))
-        holding = Holding(self.name, rows[0], held_out, known if recipe.plan.algorithm == 1 else None)
-        labels = Labels(known, test, validation, told.units)
-        return party_machine(recipe, self.m, holding, labels, recipe.codecs(folder), secrets, noise_secret)
+        own = in_parts([self._places != NOT_HELD], told.parts) if self._outer else None
+        present = (own.train[0], own.held_out[0]) if own else (None, None)
+        holding = Holding(self.name, rows[0], held_out, known if recipe.plan.algorithm == 1 else None, None, *present)
+        labels, codecs = Labels(known, test, validation, told.units), recipe.codecs(folder)
+        return party_machine(recipe, self.m, holding, labels, codecs, secrets, noise_secret, told.presence)

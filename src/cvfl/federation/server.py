@@ -280,11 +280,12 @@ class ServerRole:
             self.rows.check(self._all_offers())
             self.rounds.drop()
             self._belongs_to(secrets.token_hex(8))
+            outer = self.rows.outer(self._all_offers())
             if how == "align":
-                how, kept = self.keeper.agree([one.kept for one in have], ids, new)
+                how, kept = self.keeper.agree([one.kept for one in have], ids, new, outer)
             self.meter.anew(self.keeper.owed if how == "kept" else ())
             self.aligned = self.keeper.aligned() if how == "kept" else None
-            self._alignment = self.keeper.begin(ids, kept, new) if how == "align" else None
+            self._alignment = self.keeper.begin(ids, kept, new, outer) if how == "align" else None
         keys = [one.key for one in have if one.key]
         settle = Settle(session=self._session, run=self._run, m=1, how=how, keys=keys, ids=ids, kept=kept, new=new)
         return self._to_all(lambda m: settle.model_copy(update={"m": m}))
@@ -313,8 +314,8 @@ class ServerRole:
 
     def _targets(self, m: int, targets: Targets) -> Replies:
         self.rows.accept(targets)
-        told = self.rows.passed_on(targets)
-        return self._sent([(j, told) for j in range(1, len(self.names) + 1) if j != m])
+        others = [j for j in range(1, len(self.names) + 1) if j != m]
+        return self._sent([(j, self.rows.passed_on(targets, j)) for j in others])
 
     def _has_settled(self, m: int, settled: Settled) -> Replies:
         if settled.session != self._session:

@@ -5,6 +5,9 @@
     party m - 1        adds the last key, and sends a short hash of each fully blinded id
     server             compares the hashes and tells each party which of its own ids all parties have
 
+In an outer alignment it tells the label holder which of its ids each other party has, and each other party which of its
+own the label holder has.
+
 Roles are message machines like those of training: no I/O, no clock. On their way round the ring ids are sealed from
 party to party, so that the server can neither read nor add any: it gets what went through all keys. A party blinds as
 many ids of another as that one said it has, each once. It learns which of its ids are common to all, and how many ids
@@ -29,8 +32,9 @@ from cvfl.errors import RemoteProtocolError
 from cvfl.privacy.blinding import Blinder, short_size, shortened
 from cvfl.privacy.kept import Count, Earlier, KeptByParty, tags_of
 from cvfl.privacy.sealing import Sealing
+from cvfl.privacy.wanted import Matches, Wanted, read_matches
 from cvfl.types import SERVER
-from cvfl.wire import Blinded, Gone, Matched, Setup, Spelling, pack, unpack
+from cvfl.wire import Blinded, Gone, Matched, Setup, Spelling, pack
 from cvfl.wire.setup import POINT
 
 PART = 4096
@@ -64,7 +68,7 @@ class AlignmentParty:
     """Party m of an alignment; `ids` are different texts, `sizes` how many each has, `sealing` is for the ring.
 
     With `earlier` only ids that came since are compared, of each party as many as `came` says. `key` is a new one
-    unless it is given.
+    unless it is given. `wanted` is what it is to hear of its ids in the end.
     """
 
     def __init__(
@@ -76,9 +80,10 @@ class AlignmentParty:
         earlier: Earlier | None = None,
         came: Sequence[int] | None = None,
         key: bytes | None = None,
+        wanted: Wanted = Wanted.ALL,
     ) -> None:
         self.m = m
-        self.common: frozenset[str] | None = None
+        self.found: Matches | None = None
         # The order must not tell anything about the table, so it is secret too.
         new = earlier.came if earlier else tuple(ids)
         self._own = random.SystemRandom().sample(new, len(new))
@@ -96,7 +101,12 @@ class AlignmentParty:
         self._count, self._size = count, earlier.kept.size if earlier else short_size(sum(sizes))
         self._blinder = Blinder(earlier.kept.key if earlier else key)
         self._seen: set[tuple[int, int]] = set()
-        self._matched = b""
+        self._wanted, self._matched = wanted, b""
+
+    @property
+    def common(self) -> frozenset[str] | None:
+        """The own ids that are rows, once that is known."""
+        return self.found.common if self.found else None
 
     @property
     def parts(self) -> int:
@@ -120,9 +130,8 @@ class AlignmentParty:
                 elements = self._blinder.blind_again(self._opened(message), self._sealing.names[self._before - 1])
                 self._seen.add((owner, part))
                 return [self._sent(owner, hops + 1, part, parts, written, elements)]
-            case Matched(count, bits) if count == len(self._ids) and self.common is None:
-                shared = unpack(bits, 1, count)
-                self.common = frozenset(text for text, bit in zip(self._ids, shared, strict=True) if bit)
+            case Matched(count, bits) if count == self._wanted.bits(len(self._ids), self._M) and self.found is None:
+                self.found = read_matches(self._ids, bits, self._wanted, self.m, self._M)
                 self._matched = bytes(bits)
                 return []
         raise RemoteProtocolError(f"party {self.m}: a {type(message).__name__} that the alignment does not expect")
@@ -139,7 +148,7 @@ class AlignmentParty:
         """What to keep, now that it is over."""
         tags = b"".join(tags_of(self._ids, self._blinder.key))
         names, key = self._sealing.names, self._blinder.key
-        return KeptByParty(number, date, names, self._size, self._count, key, tags, self._matched)
+        return KeptByParty(number, date, names, self._size, self._count, key, tags, self._matched, self._wanted)
 
     @property
     def _before(self) -> int:

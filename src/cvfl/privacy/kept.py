@@ -1,6 +1,6 @@
 """What roles keep of an alignment, so that the next one sends only ids that came since, or none.
 
-    party     its key; a tag of each of its ids, in the order in which the server has them; which of them all have
+    party     its key; a tag of each of its ids, in the order in which the server has them; the bits that it was told
     server    the short hashes of the fully blinded ids of each party, in the same order
 
 A party takes up only what its own tags confirm. A tag is a hash under the key, so without the key it confirms no guess.
@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cvfl.privacy.blinding import short_size
-from cvfl.wire import Spelling, unpack
+from cvfl.privacy.wanted import Matches, Wanted, read_matches
+from cvfl.types import SERVER
+from cvfl.wire import Spelling
 from cvfl.wire.setup import separate
 
 TAG = 16
@@ -47,6 +49,7 @@ class KeptByParty:
     key: bytes
     tags: bytes
     common: bytes
+    wanted: Wanted = Wanted.ALL
 
     def against(self, ids: Sequence[str]) -> Earlier:
         """This, and what is different now."""
@@ -74,11 +77,9 @@ class Earlier:
         """Whether there is no difference."""
         return all(self.still) and not self.came
 
-    @property
-    def common(self) -> frozenset[str]:
-        """Of ids that have not changed, those that all parties have."""
-        bits = unpack(self.kept.common, 1, len(self.still))
-        return frozenset(text for text, bit in zip(self.stay, bits, strict=True) if bit)
+    def found(self, m: int) -> Matches:
+        """What party m was told of ids that have not changed."""
+        return read_matches(self.stay, self.kept.common, self.kept.wanted, m, len(self.kept.names))
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,10 @@ class KeptByServer:
     hashes: tuple[bytes, ...]
     spellings: tuple[Spelling, ...]
     common: int
+    holder: int = SERVER
+    """The label holder of an outer alignment."""
+    held: tuple[int, ...] = ()
+    """How many of its ids each party has."""
     owed: tuple[int, ...] = ()
     """Bytes of each party that it took, as long as no run has counted them."""
 
@@ -101,11 +106,12 @@ class KeptByServer:
         """How many ids of each party there are."""
         return tuple(len(hashes) // self.size for hashes in self.hashes)
 
-    def serves(self, numbers: Sequence[str], sizes: Sequence[int], came: Sequence[int]) -> bool:
+    def serves(self, numbers: Sequence[str], sizes: Sequence[int], came: Sequence[int], holder: int = SERVER) -> bool:
         """Whether parties that kept these alignments, with so many ids and new ids, can go on with this one."""
         fewer = any(old + new < now for old, new, now in zip(self.sizes, came, sizes, strict=True))
         return (
             set(numbers) == {self.number}
+            and holder == self.holder
             and not fewer
             and short_size(sum(sizes)) <= self.size
             and self.count.plus(came) is not None

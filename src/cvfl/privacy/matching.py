@@ -18,12 +18,18 @@ from cvfl.types import SERVER
 from cvfl.wire import Blinded, Gone, Matched, Setup, Spelling, pack, unpack
 from cvfl.wire.setup import POINT, SEAL, separate
 
+_ALIKE = (
+    "check that the id columns mean the same and write them alike: case and leading zeros count, "
+    'unless id_type is "caseless" or "integer" at every party'
+)
+
 
 @dataclass(frozen=True)
 class Aligned:
     """What the server may tell of an alignment: sizes, and what is odd about them.
 
-    With `earlier`, the date of an alignment that it went on with, `came` and `gone` say how many ids changed since.
+    With `earlier`, the date of an alignment that it went on with, `came` and `gone` say how many ids changed since. The
+    rows of an outer alignment are the ids of its label holder `holder`, of which each party has as many as `held` says.
     """
 
     names: tuple[str, ...]
@@ -32,6 +38,18 @@ class Aligned:
     earlier: str = ""
     came: int = 0
     gone: int = 0
+    holder: int = SERVER
+    held: tuple[int, ...] = ()
+
+    @property
+    def outer(self) -> bool:
+        """Whether rows are those of the label holder, not only those that all hold."""
+        return self.holder != SERVER
+
+    @property
+    def rows(self) -> int:
+        """How many rows were found."""
+        return self.sizes[self.holder - 1] if self.outer else self.common
 
     @property
     def changed(self) -> bool:
@@ -41,6 +59,13 @@ class Aligned:
     @property
     def warning(self) -> str | None:
         """A line to show when few people are shared."""
+        if self.outer:
+            few = 2 * self.common < self.rows
+            return (
+                f"only {self.common:,} of {self.rows:,} rows are held by all ({self.common / self.rows:.1%})"
+                if few
+                else None
+            )
         smallest = min(self.sizes)
         if 2 * self.common >= smallest:
             return None
@@ -66,7 +91,8 @@ class _Ring:
 class AlignmentServer:
     """Passes blinded ids round the ring and compares them when they went through every key.
 
-    `sizes` are how many each party has; with `earlier`, `came` says how many of them are new.
+    `sizes` are how many each party has; with `earlier`, `came` says how many of them are new. `holder` is the party
+    with the label if the alignment is an outer one.
     """
 
     def __init__(
@@ -75,8 +101,9 @@ class AlignmentServer:
         sizes: Sequence[int],
         earlier: KeptByServer | None = None,
         came: Sequence[int] | None = None,
+        holder: int = SERVER,
     ) -> None:
-        self.names, self.sizes = tuple(names), tuple(sizes)
+        self.names, self.sizes, self._holder = tuple(names), tuple(sizes), holder
         self.aligned: Aligned | None = None
         self._earlier, self._came = earlier, self.sizes if came is None else tuple(came)
         self._size = earlier.size if earlier else short_size(sum(sizes))
@@ -121,7 +148,8 @@ class AlignmentServer:
         hashes, spellings = tuple(b"".join(ring.all) for ring in self._rings.values()), tuple(self._spellings())
         count = self._earlier.count.plus(self._came) if self._earlier else Count(self._came, self._came)
         assert count is not None  # since the parties went on with it
-        return KeptByServer(number, date, self.names, self._size, count, hashes, spellings, self.aligned.common)
+        result = (self.aligned.common, self._holder, self.aligned.held)
+        return KeptByServer(number, date, self.names, self._size, count, hashes, spellings, *result)
 
     def _next(self, message: Blinded) -> int:
         return (message.owner - 1 + message.hops) % len(self.names) + 1
@@ -147,23 +175,33 @@ class AlignmentServer:
         for m, elements in lists.items():
             if len(set(elements)) != len(elements):
                 raise DataError(f"{self.names[m - 1]}: {len(elements) - len(set(elements))} ids appear twice")
-        common = frozenset.intersection(*map(frozenset, lists.values()))
+        sets = {m: frozenset(elements) for m, elements in lists.items()}
+        common = frozenset.intersection(*sets.values())
         self._check_spelling()
-        if not common:
+        if not common and not self._holder:
             raise self._nothing_shared()
-        earlier = (self._earlier.date, sum(self._came), self._gone) if self._earlier else ()
-        self.aligned = Aligned(self.names, self.sizes, len(common), *earlier)
-        return [
-            (m, Matched(len(lists[m]), pack(np.array([e in common for e in lists[m]], dtype=np.uint32), 1)))
-            for m in sorted(lists)
-        ]
+        earlier = (self._earlier.date, sum(self._came), self._gone) if self._earlier else ("", 0, 0)
+        held = self._held(sets) if self._holder else ()
+        self.aligned = Aligned(self.names, self.sizes, len(common), *earlier, self._holder, held)
+        return [(m, _matched(lists[m], self._compared(m, sets, common))) for m in sorted(lists)]
+
+    def _held(self, sets: dict[int, frozenset[bytes]]) -> tuple[int, ...]:
+        """How many rows of the label holder each party has; one that has none brings nothing."""
+        rows = sets[self._holder]
+        for m, name in enumerate(self.names, start=1):
+            if rows.isdisjoint(sets[m]):
+                raise DataError(f"{name} holds none of the rows of {self.names[self._holder - 1]}; {_ALIKE}")
+        return tuple(len(rows & own) for _, own in sorted(sets.items()))
+
+    def _compared(self, m: int, sets: dict[int, frozenset[bytes]], common: frozenset[bytes]) -> list[frozenset[bytes]]:
+        """What the ids of party m are compared with."""
+        if not self._holder:
+            return [common]
+        return [sets[self._holder]] if m != self._holder else [own for j, own in sorted(sets.items()) if j != m]
 
     def _nothing_shared(self) -> DataError:
         counts = ", ".join(f"{name} {size:,}" for name, size in zip(self.names, self.sizes, strict=True))
-        return DataError(
-            f"the parties share no id ({counts} ids); check that the id columns mean the same and write them alike: "
-            'case and leading zeros count, unless id_type is "caseless" or "integer" at every party'
-        )
+        return DataError(f"the parties share no id ({counts} ids); {_ALIKE}")
 
     def _spellings(self) -> list[Spelling]:
         """How each party's ids are written; of one that has no new ids, how they were before."""
@@ -180,3 +218,9 @@ class AlignmentServer:
                 f"ids of {padded[0]} are padded with zeros ('007'), those of {plain[0]} are plain integers (7); "
                 f'set id_type = "integer" at {padded[0]}'
             )
+
+
+def _matched(ids: Sequence[bytes], compared: Sequence[frozenset[bytes]]) -> Matched:
+    """For each of these sets, one after another, which of the ids are in it."""
+    bits = np.array([element in one for one in compared for element in ids], dtype=np.uint32)
+    return Matched(len(bits), pack(bits, 1))

@@ -15,6 +15,7 @@ from cvfl.compress import Compressor, Masked, Scalar
 from cvfl.compress.masked import finest
 from cvfl.errors import ConfigError
 from cvfl.memory import Memory
+from cvfl.protocol.absence import Presence
 from cvfl.protocol.aggregate import Aggregate
 from cvfl.protocol.coding.codec import Codec, Samples
 from cvfl.protocol.coding.codecs import Codecs
@@ -118,6 +119,9 @@ class Recipe:
         theta_0 = initialised(self.guess or self.server_model, self.plan.seed, SERVER).to(self.plan.device)
         return Party(m, self.plan, holding, model, theta_0, codecs, release)
 
-    def server(self, labels: Labels, codecs: Codecs, around: int = 0) -> Server:
-        """The server with the labels; with a budget `around` is what is foreseen beside the rounds."""
-        return Server(self.plan, labels, self.initial_server_model(), codecs, around)
+    def server(self, labels: Labels, codecs: Codecs, around: int = 0, present: Presence | None = None) -> Server:
+        """The server with the labels, and who holds which rows if not everybody holds all of them.
+
+        With a budget `around` is what is foreseen beside the rounds.
+        """
+        return Server(self.plan, labels, self.initial_server_model(), codecs, around, present)

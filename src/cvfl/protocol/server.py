@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from cvfl.errors import CompressError, DataError, DecodeError, LocalProtocolError, RemoteProtocolError
 from cvfl.memory import Values
+from cvfl.protocol.absence import Presence
 from cvfl.protocol.coding.codec import Measured
 from cvfl.protocol.coding.codecs import Codecs
 from cvfl.protocol.coding.follow import Certificate
@@ -47,8 +48,17 @@ def _from_parties() -> Iterator[None]:
 class Server:
     """Holds theta_0 and the labels, answers the parties, and evaluates."""
 
-    def __init__(self, plan: Plan, labels: Labels, model: nn.Module, codecs: Codecs, around: int = 0) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        labels: Labels,
+        model: nn.Module,
+        codecs: Codecs,
+        around: int = 0,
+        present: Presence | None = None,
+    ) -> None:
         self.plan, self.labels, self.model = plan, labels, model
+        self.present = present.to(plan.device) if present else None
         self.pace = None if plan.budget is None else Pace(plan, plan.budget, around)
         self.exchange = exchange(plan, codecs, model, SERVER, labels.train)
         self.steps = plan.optimizer.of(model)

@@ -169,12 +169,19 @@ def sent_by_party(counted: Mapping[int, Traffic], names: Sequence[str]) -> dict[
 
 
 def alignment(aligned: Aligned | None) -> dict[str, Any] | None:
-    """How many rows each party had and all share; the bytes that it took to find out are with all others."""
+    """How many rows each party had and all share; the bytes that it took to find out are with all others.
+
+    Of an outer alignment also whose rows they are, and how many of them each party holds.
+    """
     if aligned is None:
         return None
     rows = dict(zip(aligned.names, aligned.sizes, strict=True))
     earlier = aligned.earlier or None
-    return {"rows": rows, "common": aligned.common, "warning": aligned.warning, "earlier": earlier}
+    found = {"rows": rows, "common": aligned.common, "warning": aligned.warning, "earlier": earlier}
+    if not aligned.outer:
+        return found
+    held = dict(zip(aligned.names, aligned.held, strict=True))
+    return found | {"holder": aligned.names[aligned.holder - 1], "held": held}
 
 
 def split_name(config: RunConfig, parts: bytes) -> str | None:

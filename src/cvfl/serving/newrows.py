@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from cvfl.federation.build import Facts
 from cvfl.federation.load import in_order, numbered_in_order
 from cvfl.federation.rows import PartyRows
 from cvfl.privacy.keys import PairSecrets
+from cvfl.privacy.wanted import Matches
 from cvfl.protocol import PartyMachine, ServerMachine
 from cvfl.protocol.release import Secret
 from cvfl.runs.bundle import ServerBundle, party_module, read_preparation, server_module
@@ -82,12 +83,13 @@ class NewRows(PartyRows):
             self.notes += more
         return list(self._ids)
 
-    def settle(self, common: Collection[str] | None, key: bytes) -> Targets | None:
+    def settle(self, found: Matches | None, key: bytes) -> Targets | None:
         """Put the shared rows in the order of the key."""
         self.scores, self._h = {}, None
-        if common is None:
+        if found is None:
             self._places, _ = numbered_in_order(self.table.rows, key)
             return None
+        common = found.common
         if not common:
             raise DataError("the tables share no id: nobody is held by every party, so there is nothing to predict")
         self._texts, _ = in_order(common, key)

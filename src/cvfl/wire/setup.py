@@ -57,7 +57,11 @@ class Blinded:
 
 @dataclass(frozen=True)
 class Matched:
-    """For each of the `count` ids that the receiver sent, in that order, one bit: whether all parties have it."""
+    """For each of the ids that the receiver sent, in that order, one bit: whether all parties have it; `count` in all.
+
+    In an outer alignment: whether the label holder has it. The label holder gets one bit an id for each other party,
+    one party after another: whether this one has it.
+    """
 
     count: int
     bits: Bytes

@@ -1,11 +1,14 @@
 """Targets as bytes: what each shared row is for, and labels, near their entropy.
 
-    u8 loss, labels and parts | varint outputs, rows, labels | [units] | [parts] | [labels] | [tables | code]
+    u8 loss, labels, parts | varint outputs, rows, labels | [units] | [present] | [parts] | [labels] | [tables | code]
 
 What a row is for has two bits, packed or in the code, whichever is shorter. Labels that are whole numbers, as classes
 are, are in the code, too; others are floats, of 32 bits if that is all they have. The code is that of a packet. There
 is nothing before it to learn from, so its models start from tables that say how frequent each symbol is. Units are two
-floats: what is added to a label, once it is multiplied by the other, to have the quantity that it stands for.
+floats: what is added to a label, once it is multiplied by the other, to have the quantity that it stands for. Where
+not all parties hold all rows, a bit a row says it of each party, open or sealed for that party:
+
+    present = varint 2 * parties + sealed | for each party ceil(rows / 8) bytes, and those of the seal
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from cvfl.wire.bits import pack, packed_size, unpack
 from cvfl.wire.frame import Bytes
 from cvfl.wire.packet import Packet, Plane, Reader
 from cvfl.wire.rangecode import Counts, decoded, encoded
+from cvfl.wire.setup import SEAL
 from cvfl.wire.varint import varint
 
 MAX_ROWS = 1 << 26
@@ -32,7 +36,7 @@ _PART = 2
 """Bits that say what a row is for."""
 _NONE, _CODED, _SINGLE, _DOUBLE = range(4)
 _FLOATS: dict[int, np.dtype[np.floating]] = {_SINGLE: np.dtype("<f4"), _DOUBLE: np.dtype("<f8")}
-_CODED_PARTS, _WITH_UNITS = 0x20, 0x40
+_CODED_PARTS, _WITH_UNITS, _WITH_PRESENT = 0x20, 0x40, 0x80
 _UNITS = struct.Struct("<dd")
 _LARGEST = (1 << 16) - 1
 _TABLED = 256
@@ -47,7 +51,9 @@ class Targets:
     """From the label holder: what each shared row is for, and labels, in the order of the rows.
 
     `parts` is one byte a row; `labels` are float64, of the training rows only when a party receives them. `units` are
-    offset and scale of a quantity, or nothing.
+    offset and scale of a quantity, or nothing. `present` says of every party but the label holder, or to a party of
+    itself, which rows it holds, a bit a row, packed; `sealed` that only this party can read it. It is empty where all
+    hold all rows.
     """
 
     m: int
@@ -56,15 +62,20 @@ class Targets:
     parts: Bytes
     labels: Bytes
     units: tuple[float, ...] = ()
+    present: tuple[Bytes, ...] = ()
+    sealed: bool = False
 
 
 def encode_targets(targets: Targets) -> bytes:
     """The body of the message."""
     parts, labels = np.frombuffer(targets.parts, dtype=np.uint8), np.frombuffer(targets.labels, dtype="<f8")
     how, rows = _form(labels), len(parts)
-    first = targets.loss | how << 3 | (_WITH_UNITS if targets.units else 0)
+    first = targets.loss | how << 3 | (_WITH_UNITS if targets.units else 0) | (_WITH_PRESENT if targets.present else 0)
     numbers = b"".join(varint(number) for number in (targets.outputs, rows, len(labels)))
     numbers += _UNITS.pack(*targets.units) if targets.units else b""
+    numbers += (
+        b"".join([varint(2 * len(targets.present) + targets.sealed), *targets.present]) if targets.present else b""
+    )
     floats = labels.astype(_FLOATS[how]).tobytes() if how in _FLOATS else b""
     classes = [(labels.astype(np.int32), int(labels.max()))] if how == _CODED else []
     highest = b"".join(varint(high) for _, high in classes)
@@ -80,11 +91,12 @@ def decode_targets(body: memoryview, m: int) -> Targets:
     (first,) = reader.take(1, "targets")
     loss, how, in_code = first & 7, first >> 3 & 3, bool(first & _CODED_PARTS)
     outputs, rows, count = (reader.varint() for _ in range(3))
-    if first >> 7 or outputs > _LARGEST or (count == 0) != (how == _NONE):
+    if outputs > _LARGEST or (count == 0) != (how == _NONE):
         raise DecodeError("targets of an unknown form")
     if rows > min(MAX_ROWS, ROWS_A_BYTE * len(body)) or count > rows:
         raise DecodeError(f"{rows} rows and {count} labels in {len(body)} bytes of targets")
     units = _UNITS.unpack(reader.take(_UNITS.size, "units")) if first & _WITH_UNITS else ()
+    present, sealed = _present(reader, rows) if first & _WITH_PRESENT else ((), False)
     parts = b"" if in_code else unpack(reader.take(packed_size(rows, _PART), "parts"), _PART, rows).tobytes()
     labels = b""
     if dtype := _FLOATS.get(how):
@@ -97,7 +109,19 @@ def decode_targets(body: memoryview, m: int) -> Targets:
         parts = found.pop(0).astype(np.uint8).tobytes()
     if how == _CODED:
         labels = found.pop().astype("<f8").tobytes()
-    return Targets(m, loss, outputs, parts, labels, units)
+    return Targets(m, loss, outputs, parts, labels, units, present, sealed)
+
+
+def _present(reader: Reader, rows: int) -> tuple[tuple[Bytes, ...], bool]:
+    """Which rows parties hold, as views of the body, and whether it is sealed."""
+    parties, sealed = divmod(reader.varint(), 2)
+    size = packed_size(rows, 1) + (SEAL if sealed else 0)
+    if not rows or not 1 <= parties <= reader.left // size:
+        raise DecodeError(f"which of {rows} rows {parties} parties hold, in {reader.left} bytes")
+    present = tuple(reader.take(size, "rows that parties hold") for _ in range(parties))
+    if not sealed and rows % 8 and any(bits[-1] >> rows % 8 for bits in present):
+        raise DecodeError("rows that a party holds with unused bits that are set")
+    return present, bool(sealed)
 
 
 def _form(labels: NDArray[np.float64]) -> int:

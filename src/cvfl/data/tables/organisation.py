@@ -19,7 +19,10 @@ from cvfl.data.tables.split import Part
 from cvfl.data.tables.table import Kind, Table
 from cvfl.data.vertical import VerticalData
 from cvfl.errors import DataError, suggest
-from cvfl.protocol import Loss
+from cvfl.protocol import Loss, Presence
+
+NOT_HELD = -1
+"""In place of a row's place in a table: it is not there."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +101,23 @@ class PartyTable:
         )
 
     def prepared(self, rows: NDArray[np.int64], train: int, dtype: torch.dtype) -> tuple[Preparation, Tensor]:
-        """The features of these rows, fitted on the first `train` of them unless it is known how."""
+        """The features of these rows, fitted on the first `train` of them unless it is known how.
+
+        Rows that are not held here are left out of the fit, and have zeros.
+        """
+        held = rows != NOT_HELD
+        preparation, x = self._prepared(rows[held], int(held[:train].sum()), dtype)
+        if held.all():
+            return preparation, x
+        whole = torch.zeros(len(rows), x.shape[1], dtype=dtype)
+        whole[torch.from_numpy(held)] = x
+        return preparation, whole
+
+    def _prepared(self, rows: NDArray[np.int64], train: int, dtype: torch.dtype) -> tuple[Preparation, Tensor]:
         if self.preparation:
             return self.preparation, self.preparation.transform(self.table, rows, dtype)
+        if train == 0:
+            raise DataError(f"{self.table.name}: it has no row that is for training, so there is nothing to learn from")
         return prepare(self.table, self.features, rows, train, self.party.settings, dtype)
 
 
@@ -163,11 +180,15 @@ def assemble(
     parts: NDArray[np.int8],
     dtype: torch.dtype,
     on_party: Callable[[PartyTable], None] = lambda table: None,
+    outer: bool = False,
 ) -> Assembled:
-    """Each party prepares its columns of the shared rows: `places` in each table, `parts` what they are for."""
+    """Each party prepares its columns of the shared rows: `places` in each table, `parts` what they are for.
+
+    With `outer` a party may not hold some rows: their place is NOT_HELD.
+    """
     order = np.argsort(parts, kind="stable")  # training rows first, then validation, then test
     sizes = [int((parts == part).sum()) for part in Part]
-    preparations, split = {}, []
+    preparations, split, held = {}, [], [torch.from_numpy(at[order] != NOT_HELD) for at in places]
     for table, at in zip(tables, places, strict=True):
         on_party(table)
         preparations[table.party.name], x = table.prepared(at[order], sizes[Part.TRAIN], dtype)
@@ -175,8 +196,10 @@ def assemble(
     label, at = next((table.label, at) for table, at in zip(tables, places, strict=True) if table.label)
     told, units = label.tensor(at[order], sizes[Part.TRAIN], dtype)
     labels = torch.split(told, sizes)
-    for table, own in zip(tables, split, strict=True):
-        table.compare(preparations[table.party.name], own[Part.TRAIN], labels[Part.TRAIN], label.loss)
+    train = sizes[Part.TRAIN]
+    for table, own, here in zip(tables, split, held, strict=True):
+        known = here[:train]
+        table.compare(preparations[table.party.name], own[Part.TRAIN][known], labels[Part.TRAIN][known], label.loss)
     data = VerticalData(
         names=tuple(preparations),
         train=tuple(x[Part.TRAIN] for x in split),
@@ -188,5 +211,6 @@ def assemble(
         validation_labels=labels[Part.VALIDATION],
         categories=tuple(preparation.categories for preparation in preparations.values()),
         units=units,
+        present=Presence(tuple(h[:train] for h in held), tuple(h[train:] for h in held)) if outer else None,
     )
     return Assembled(data, preparations, label.classes)

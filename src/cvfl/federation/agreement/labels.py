@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from cvfl.config.modes import label_holder
@@ -15,13 +16,14 @@ from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
 from cvfl.data.tables.split import Part
 from cvfl.errors import LocalProtocolError, RemoteProtocolError, plain
-from cvfl.federation.agreement.targets import read_targets
+from cvfl.federation.agreement.targets import in_parts, read_present, read_targets
 from cvfl.federation.agreement.terms import elsewhere, facts_of, read_facts
 from cvfl.federation.around import around
 from cvfl.federation.build import labels_of, make_recipe, server_machine
 from cvfl.federation.start import Start
-from cvfl.protocol import Labels, Loss, ServerMachine
+from cvfl.protocol import Labels, Loss, Presence, ServerMachine
 from cvfl.runtime.carrier import TermsError
+from cvfl.types import SERVER
 from cvfl.wire import Message
 from cvfl.wire.control import How, Offer
 from cvfl.wire.targets import Targets
@@ -47,6 +49,7 @@ class ServerRows(ABC):
         self._loss, self._outputs = Loss.BINARY, 1
         self._sizes: list[int] | None = None
         self._labels: Labels | None = None
+        self._present: Presence | None = None
 
     def sizes(self) -> list[int] | None:
         """Training, validation and test rows, once they are known."""
@@ -78,13 +81,17 @@ class ServerRows(ABC):
         """Refuse parties that cannot settle their rows together."""
         return
 
+    def outer(self, offers: Sequence[Offer]) -> int:
+        """The party whose rows are those of the run, in an outer alignment; else rows are those that all hold."""
+        return SERVER
+
     @abstractmethod
     def accept(self, targets: Targets) -> None:
         """Take the labels from their holder; the handshake lets nobody else send them."""
 
     @abstractmethod
-    def passed_on(self, targets: Targets) -> Targets:
-        """What the other parties get to hear of the targets."""
+    def passed_on(self, targets: Targets, m: int) -> Targets:
+        """What party m, another than their holder, gets to hear of the targets."""
 
     def state(self) -> dict[str, Any]:
         """What a restart needs to have the same labels again."""
@@ -111,7 +118,8 @@ class ServerRows(ABC):
             aside = around(self.config, facts, ids, recipe.plan.evaluations, self.start)
         if self._labels is None:
             return server_machine(recipe, None, recipe.codecs(folder))
-        return server_machine(recipe, self._labels.to(recipe.plan.device), recipe.codecs(folder), aside)
+        labels = self._labels.to(recipe.plan.device)
+        return server_machine(recipe, labels, recipe.codecs(folder), aside, self._present)
 
     def news(self) -> list[tuple[int, Message]]:
         """What parties are to be told while the session goes on, and no message of theirs asked for."""
@@ -131,7 +139,7 @@ class NamedLabels(ServerRows):
         """Labels come with the data."""
         raise RemoteProtocolError("targets for a data set that has its own")
 
-    def passed_on(self, targets: Targets) -> Targets:
+    def passed_on(self, targets: Targets, m: int) -> Targets:
         """Nobody sends any."""
         raise LocalProtocolError("targets for a data set that has its own")
 
@@ -143,7 +151,7 @@ class TableLabels(ServerRows):
 
     def __init__(self, config: RunConfig, names: Sequence[str]) -> None:
         super().__init__(config, names)
-        self.how = "align" if config.data.alignment == "private" else "as-is"
+        self.how = "as-is" if config.data.alignment == "aligned" else "align"
         self._known: Targets | None = None
 
     @property
@@ -164,21 +172,38 @@ class TableLabels(ServerRows):
 
         self.classes = next(tuple(map(plain, offer.classes)) for offer in offers if offer.label)
 
+    def outer(self, offers: Sequence[Offer]) -> int:
+        """The party with the label, if the terms say so."""
+        if self.config.data.alignment != "outer" or self.predicts:
+            return SERVER
+        return [offer.label for offer in offers].index(True) + 1
+
     def accept(self, targets: Targets) -> None:
         """Take the labels, or only what rows are for when labels stay with their holder."""
         labels = () if self._holder else tuple(Part)
-        told = read_targets(targets, self.names[targets.m - 1], self.config.data, labels)
+        who, outer = self.names[targets.m - 1], self.config.data.alignment == "outer"
+        told = read_targets(targets, who, self.config.data, labels)
+        held = read_present(targets, who, len(self.names) - 1 if outer else 0, sealed=bool(self._holder))
+        if outer and not self._holder:
+            own = np.ones(len(told.parts), dtype=np.bool_)
+            self._present = in_parts((*held[: targets.m - 1], own, *held[targets.m - 1 :]), told.parts)
         self._loss, self._outputs, self._sizes = told.loss, told.outputs, told.sizes
         if not self._holder:
             typed = told.loss.labels(told.labels, getattr(torch, self.config.precision))
             train, validation, test = torch.split(typed, told.sizes)
             self._labels = Labels(train, test, validation, told.units)
-        self._known = replace(targets, parts=bytes(targets.parts), labels=bytes(targets.labels))
+        present = tuple(map(bytes, targets.present))
+        self._known = replace(targets, parts=bytes(targets.parts), labels=bytes(targets.labels), present=present)
 
-    def passed_on(self, targets: Targets) -> Targets:
-        """Algorithm 1 shares the training labels with all parties; Algorithm 2 does not. Nobody needs their units."""
+    def passed_on(self, targets: Targets, m: int) -> Targets:
+        """Algorithm 1 shares the training labels with all parties; Algorithm 2 does not. Nobody needs their units.
+
+        A party hears which rows it holds itself, and of no other one.
+        """
         train = self._sizes[0] if self._sizes and self.config.algorithm == 1 else 0
-        return replace(targets, m=0, labels=bytes(targets.labels[: 8 * train]), units=())
+        at = m - 1 if m < targets.m else m - 2  # since the label holder, which holds all, is left out
+        labels, present = bytes(targets.labels[: 8 * train]), targets.present[at : at + 1]
+        return replace(targets, m=0, labels=labels, units=(), present=present)
 
     def state(self) -> dict[str, Any]:
         """The targets."""
@@ -187,4 +212,4 @@ class TableLabels(ServerRows):
 
     def restore(self, state: dict[str, Any]) -> None:
         """The targets again."""
-        self.accept(Targets(**state | {"units": tuple(state.get("units", ()))}))
+        self.accept(Targets(**state | {key: tuple(state.get(key, ())) for key in ("units", "present")}))

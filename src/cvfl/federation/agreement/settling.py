@@ -2,7 +2,7 @@
 
     the first party ──RowSecret──▶ the others        by what rows are ordered and split; the server cannot read it
     all             ◀──alignment──▶ all              unless rows are taken as they are, or as found before
-    the label holder ──Targets──▶ the others         what each shared row is for
+    the label holder ──Targets──▶ the others         what each shared row is for, and which the receiver holds
 
 Rows of a data set by name are in their order already. Messages go in and come out; what may come when is the affair of
 handshake.py.
@@ -11,7 +11,9 @@ handshake.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
+from cvfl.config.modes import label_holder
 from cvfl.errors import RemoteProtocolError
 from cvfl.federation.keeping import PartyKeeper
 from cvfl.federation.rows import PartyRows
@@ -23,7 +25,7 @@ from cvfl.wire.control import RowSecret, Settle
 from cvfl.wire.targets import Targets
 
 Said = RowSecret | Blinded | Gone | Targets
-_ABOUT = b"row secret"
+_ABOUT, _HELD = b"row secret", b"rows that are held"
 
 
 class Settling:
@@ -67,7 +69,7 @@ class Settling:
                 self._key = self._opened(message)
                 return self._find_rows()
             case Targets():
-                self.rows.accept(message)
+                self.rows.accept(self._unsealed(message))
                 self.done = True
                 return []
         return self._align(message)
@@ -88,7 +90,7 @@ class Settling:
         if settle.how == "as-is":
             return self._in_order(self.rows.settle(None, self._key))
         if settle.how == "kept":
-            return self._in_order(self.rows.settle(self._keeper.common(), self._key))
+            return self._in_order(self.rows.settle(self._keeper.found(self.rows.m), self._key))
         self._alignment = self._keeper.begin(
             self.rows.m, self.rows.ids(), settle.ids, self._sealed, settle.kept, settle.new
         )
@@ -97,14 +99,33 @@ class Settling:
     def _align(self, message: Blinded | Matched) -> Iterable[Said]:
         assert self._alignment is not None  # since it has begun
         replies = self._alignment.receive(message)
-        if self._alignment.common is None:
+        if self._alignment.found is None:
             return replies
         self.blinded = self._alignment.blinded
         self._keeper.keep(self._alignment, self.run)
-        return self._in_order(self.rows.settle(self._alignment.common, self._key))
+        return self._in_order(self.rows.settle(self._alignment.found, self._key))
 
     def _in_order(self, targets: Targets | None) -> Iterator[Targets]:
         """The label holder says what the rows are for; the others wait until they hear it, unless they know."""
         self.done = self.rows.sizes() is not None
         if targets is not None:
-            yield targets
+            yield self._for_each(targets)
+
+    def _for_each(self, targets: Targets) -> Targets:
+        """Where labels stay with their holder the server need not know, either, which rows a party holds."""
+        if not targets.present or not self.rows.config.privacy.relayed:
+            return targets
+        others = [j for j in range(1, len(self.rows.names) + 1) if j != self.rows.m]
+        told = zip(others, targets.present, strict=True)
+        present = tuple(self._sealed.seal_bytes(j, bits, _HELD) for j, bits in told)
+        return replace(targets, present=present, sealed=True)
+
+    def _unsealed(self, targets: Targets) -> Targets:
+        config, names = self.rows.config, self.rows.names
+        if not targets.present or not config.privacy.relayed:
+            return targets
+        if not targets.sealed or len(targets.present) != 1:
+            raise RemoteProtocolError(f"{self.rows.name}: from the server: rows of others, or some that are not sealed")
+        holder = label_holder(config, names)
+        bits = self._sealed.open_bytes(holder, targets.present[0], _HELD, "which rows are held here")
+        return replace(targets, present=(bits,), sealed=False)

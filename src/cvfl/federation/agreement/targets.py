@@ -6,6 +6,7 @@ the labels that the loss takes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,9 +17,12 @@ from torch import Tensor
 from cvfl.config.sections import DataConfig
 from cvfl.data.tables.split import LARGEST_GROUP, LEFT_OUT, Part
 from cvfl.errors import RemoteProtocolError
-from cvfl.protocol import Loss, Units
+from cvfl.protocol import Loss, Presence, Units
+from cvfl.wire import pack, unpack
 from cvfl.wire.targets import Targets
 
+Held = NDArray[np.bool_]
+"""Of each row whether a party holds it."""
 LOSSES = tuple(Loss)
 """By their numbers on the wire."""
 _LARGEST = torch.finfo(torch.float64).max
@@ -28,25 +32,51 @@ _DEVIATIONS = 6
 
 @dataclass(frozen=True)
 class Told:
-    """Targets that were checked: the part of each row, the loss, and labels of training rows first, in these units."""
+    """Targets that were checked: the part of each row, the loss, and labels of training rows first, in these units.
+
+    `present` says for each party which of the rows it holds, as far as it is known here and not all hold all of them.
+    """
 
     parts: NDArray[np.int8]
     loss: Loss
     outputs: int
     labels: Tensor
     units: Units = field(default_factory=Units)
+    present: tuple[Held, ...] = ()
 
     @property
     def sizes(self) -> list[int]:
         """Training, validation and test rows."""
         return [int((self.parts == part).sum()) for part in Part]
 
+    @property
+    def presence(self) -> Presence | None:
+        """Which rows each party holds, in the order in which they are trained on and held out; None if all hold all."""
+        return in_parts(self.present, self.parts) if self.present else None
 
-def write_targets(told: Told, with_labels: bool) -> Targets:
-    """The message; without labels when they stay where they are."""
+
+def in_parts(present: Sequence[Held], parts: NDArray[np.int8]) -> Presence:
+    """Which rows each party holds: training rows first, then those for validation and for the test."""
+    order, train = np.argsort(parts, kind="stable"), int((parts == Part.TRAIN).sum())
+    used = int((parts != LEFT_OUT).sum())
+    ordered = [torch.from_numpy(held[order[:used]]) for held in present]
+    return Presence(tuple(held[:train] for held in ordered), tuple(held[train:] for held in ordered))
+
+
+def write_targets(told: Told, m: int, with_labels: bool) -> Targets:
+    """The message of party m; without labels when they stay where they are."""
     labels = label_bytes(told.labels) if with_labels else b""
     units = units_told(told.loss, told.units) if with_labels else ()
-    return Targets(0, LOSSES.index(told.loss), told.outputs, told.parts.tobytes(), labels, units)
+    present = tuple(pack(held.astype(np.uint8), 1) for j, held in enumerate(told.present, start=1) if j != m)
+    return Targets(0, LOSSES.index(told.loss), told.outputs, told.parts.tobytes(), labels, units, present)
+
+
+def read_present(targets: Targets, who: str, parties: int, sealed: bool = False) -> tuple[Held, ...]:
+    """Which rows each of so many parties holds, as `who` told; nothing of what is sealed for others."""
+    if (len(targets.present), targets.sealed) != (parties, sealed and parties > 0):
+        raise RemoteProtocolError(f"{who}: which rows {len(targets.present)} parties hold; {parties} were expected")
+    rows = len(targets.parts)
+    return () if sealed else tuple(unpack(bits, 1, rows).astype(np.bool_) for bits in targets.present)
 
 
 def units_told(loss: Loss, units: Units) -> tuple[float, ...]:

@@ -6,7 +6,7 @@ more term, `serve`, keeps roles that train or predict out. Which run is served i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from cvfl.federation.server import ServerRole
 from cvfl.federation.state import kept_secret
 from cvfl.privacy.identity import Identity
 from cvfl.privacy.keys import PairSecrets
+from cvfl.privacy.wanted import Matches
 from cvfl.protocol import Loss, PartyMachine, ServerMachine
 from cvfl.protocol.release import Secret
 from cvfl.runs.bundle import ServerBundle
@@ -74,7 +75,7 @@ class ServingRows(PartyRows):
         """They are not compared."""
         raise LocalProtocolError(f"{self.name}: rows that are served are not aligned")
 
-    def settle(self, common: Collection[str] | None, key: bytes) -> Targets | None:
+    def settle(self, found: Matches | None, key: bytes) -> Targets | None:
         """Know rows by the pseudonyms of the key."""
         self.stock.key(key)
         self._settled = True
