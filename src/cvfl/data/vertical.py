@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cvfl.errors import DataError
-from cvfl.protocol import Augment, Loss, Rows, Units
+from cvfl.protocol import Augment, Loss, Presence, Rows, Units
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,8 @@ class VerticalData:
 
     A party's rows are a tensor, or anything that reads rows when asked for. `categories` says of each party how many
     values each of its last columns takes when those hold category codes. `augment` is drawn alike at all parties.
-    `units` are those that labels had which are a quantity.
+    `units` are those that labels had which are a quantity. `present` says which rows each party holds, if not all: what
+    its table has in place of others is not used.
     """
 
     names: tuple[str, ...]
@@ -32,6 +33,7 @@ class VerticalData:
     categories: tuple[tuple[int, ...], ...] = ()
     augment: Augment | None = None
     units: Units = field(default_factory=Units)
+    present: Presence | None = None
 
     def __post_init__(self) -> None:
         if not self.names or not len(self.names) == len(self.train) == len(self.test):
@@ -41,11 +43,17 @@ class VerticalData:
             _check_rows(name, "test", test, self.test_labels)
         for name, validation in zip(self.names, self.validation, strict=bool(self.validation)):
             _check_rows(name, "validation", validation, self.validation_labels)
+        if self.present is not None:
+            _check_presence(self.present, self.names, len(self.train_labels), self._held_out)
         if len(self.train_labels) == 0:
             raise DataError("there are no training rows")
         if self.loss is not Loss.SQUARED:
             held_out = torch.cat([self.validation_labels.to(self.test_labels.dtype), self.test_labels])
             _check_classes(self.train_labels, held_out, self.loss)
+
+    @property
+    def _held_out(self) -> int:
+        return len(self.validation_labels) + len(self.test_labels)
 
     @property
     def outputs(self) -> int:
@@ -55,12 +63,15 @@ class VerticalData:
     def of_training_rows(self, chosen: Tensor) -> VerticalData:
         """The same data with only these training rows."""
         train = tuple(rows[chosen] if isinstance(rows, Tensor) else _Chosen(rows, chosen) for rows in self.train)
-        return replace(self, train=train, train_labels=self.train_labels[chosen])
+        present = self.present and replace(self.present, train=tuple(held[chosen] for held in self.present.train))
+        return replace(self, train=train, train_labels=self.train_labels[chosen], present=present)
 
     def without_test_rows(self) -> VerticalData:
         """The same data with nothing left to test on."""
-        none = torch.arange(0)
-        return replace(self, test=tuple(rows[none] for rows in self.test), test_labels=self.test_labels[none])
+        none, kept = torch.arange(0), len(self.validation_labels)
+        test = tuple(rows[none] for rows in self.test)
+        present = self.present and replace(self.present, held_out=tuple(held[:kept] for held in self.present.held_out))
+        return replace(self, test=test, test_labels=self.test_labels[none], present=present)
 
 
 @dataclass(frozen=True)
@@ -91,6 +102,14 @@ def _check_rows(name: str, split: str, table: Rows, labels: Tensor) -> None:
         if not bool(finite.all()):
             row = start + int((~finite).nonzero()[0])
             raise DataError(f"{name}: {split} row {row} holds a NaN or an infinite value; impute or drop it")
+
+
+def _check_presence(present: Presence, names: Sequence[str], rows: int, held_out: int) -> None:
+    for split, part, count in (("training", present.train, rows), ("held-out", present.held_out, held_out)):
+        if len(part) != len(names) or any(len(held) != count for held in part):
+            raise DataError(f"presence: it is not of {count} {split} rows of {len(names)} parties")
+        if count and not bool(torch.stack(part).any(0).all()):
+            raise DataError(f"presence: a {split} row is held by nobody; leave it out")
 
 
 _CHECKED = 1 << 16  # rows looked at together: a check of all at once would take the memory of the table again

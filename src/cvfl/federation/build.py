@@ -38,11 +38,13 @@ from cvfl.protocol import (
     Party,
     PartyMachine,
     Plan,
+    Presence,
     Recipe,
     Rows,
     Server,
     ServerMachine,
 )
+from cvfl.protocol.absence import standing_in
 from cvfl.protocol.fusion import Foldable
 from cvfl.protocol.learning.layers import initialised
 from cvfl.protocol.learning.metrics import METRICS, headline
@@ -72,9 +74,13 @@ class Facts:
 
 
 def make_recipe(
-    config: RunConfig, facts: Facts, models: Sequence[MakeModel], server_model: MakeModel | None = None
+    config: RunConfig,
+    facts: Facts,
+    models: Sequence[MakeModel],
+    server_model: MakeModel | None = None,
+    partly: bool = False,
 ) -> Recipe:
-    """The recipe that belongs to these facts, the same at every role.
+    """The recipe that belongs to these facts, the same at every role; `partly` if parties may not hold some rows.
 
     A party's model maps its rows to B x P_m, the server model maps the list of all embeddings to B x outputs.
     """
@@ -92,10 +98,12 @@ def make_recipe(
         slices, rest = parts
         models = [partial(_ended, model, W) for model, W in zip(models, slices, strict=True)]
         make, facts = partial(copy.deepcopy, rest), replace(facts, widths=tuple(len(W) for W in slices))
+    if partly or config.absence.rate:
+        make = standing_in(make, facts.widths, dtype)
     if config.privacy.secure:
         check_sum(config, facts.names, facts.widths, facts.compressors, make)
     return Recipe(
-        plan=_plan(config, facts, loss, dtype, _sum_width(config, facts, make, dtype)),
+        plan=_plan(config, facts, loss, dtype, _sum_width(config, facts, make, dtype), partly),
         names=facts.names,
         models=tuple(models),
         server_model=make,
@@ -166,7 +174,7 @@ def _device(name: str) -> torch.device:
         raise ConfigError(f"device: {name!r} is not available here") from None
 
 
-def _plan(config: RunConfig, facts: Facts, loss: Loss, dtype: torch.dtype, sum_width: int) -> Plan:
+def _plan(config: RunConfig, facts: Facts, loss: Loss, dtype: torch.dtype, sum_width: int, partly: bool) -> Plan:
     rows, validation_rows, test_rows = facts.rows
     if config.batch_size > rows:
         raise ConfigError(f"batch_size: {config.batch_size} is more than the {rows} training rows")
@@ -197,6 +205,8 @@ def _plan(config: RunConfig, facts: Facts, loss: Loss, dtype: torch.dtype, sum_w
         clip=config.privacy.clip,
         budget=config.budget,
         quiet=config.quiet,
+        absence=config.absence.rate,
+        partial=partly,
     )
 
 
@@ -241,25 +251,30 @@ def party_machine(
     codecs: Codecs,
     secrets: PairSecrets | None = None,
     noise_secret: Secret | None = None,
+    present: Presence | None = None,
 ) -> PartyMachine:
     """Party m with its rows and the labels that it has; with the server model, too, if labels stay with it.
 
-    `secrets` are those of this session, which masks and seals come from; `noise_secret` is the party's own.
+    `secrets` are those of this session, which masks and seals come from; `noise_secret` is the party's own. Who holds
+    which rows, if not everybody holds all, the server model needs to know.
     """
     if codecs.total is not None and secrets is not None:
         codecs.mask(m, Masks(secrets))
     party = recipe.party(m, holding, codecs, noise_secret)
     if not recipe.holder:
         return party
-    return sealed(recipe, party, recipe.server(labels, codecs) if m == recipe.holder else None, secrets)
+    server = recipe.server(labels, codecs, present=present) if m == recipe.holder else None
+    return sealed(recipe, party, server, secrets)
 
 
-def server_machine(recipe: Recipe, labels: Labels | None, codecs: Codecs, around: int = 0) -> ServerMachine:
+def server_machine(
+    recipe: Recipe, labels: Labels | None, codecs: Codecs, around: int = 0, present: Presence | None = None
+) -> ServerMachine:
     """The server with the labels; a relay if they stay with a party. `around` is what a budget sets aside."""
     if recipe.holder:
         return Relay(recipe.plan, recipe.holder)
     assert labels is not None
-    return recipe.server(labels, codecs, around)
+    return recipe.server(labels, codecs, around, present)
 
 
 @dataclass(frozen=True)
@@ -314,10 +329,11 @@ def make_federation(
             recipe.codecs(folder) if apart else codecs,
             secrets.get(m),
             Secret(noise_secrets[name]) if noise_secrets and name in noise_secrets else None,
+            data.present,
         )
         for m, name in enumerate(data.names, start=1)
     )
-    return Federation(recipe, codecs, (server_machine(recipe, labels, codecs, around), parties))
+    return Federation(recipe, codecs, (server_machine(recipe, labels, codecs, around, data.present), parties))
 
 
 def _session(recipe: Recipe) -> dict[int, PairSecrets]:
@@ -335,7 +351,8 @@ def holding_of(data: VerticalData, at: int, plan: Plan) -> Holding:
     held_out = (*data.validation[at : at + 1], data.test[at])
     train, *rest = (rows.to(plan.device) if isinstance(rows, Tensor) else rows for rows in (data.train[at], *held_out))
     labels = data.train_labels.to(plan.device) if plan.algorithm == 1 else None
-    return Holding(data.names[at], train, tuple(rest), labels, data.augment)
+    present = (None, None) if data.present is None else (data.present.train[at], data.present.held_out[at])
+    return Holding(data.names[at], train, tuple(rest), labels, data.augment, *present)
 
 
 def recipe_for(
@@ -355,7 +372,7 @@ def recipe_for(
         loss=data.loss,
         outputs=data.outputs,
     )
-    return make_recipe(config, facts, models or _configured(config, data), server_model)
+    return make_recipe(config, facts, models or _configured(config, data), server_model, data.present is not None)
 
 
 def _configured(config: RunConfig, data: VerticalData) -> tuple[MakeModel, ...]:

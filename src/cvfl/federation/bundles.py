@@ -115,6 +115,7 @@ class BundleMaker:
             offered=self.recipe.offered or self._widths,
             widths=self._widths,
             first_layer=self.recipe.parted,
+            stand_ins=self.recipe.plan.stands_in,
             outputs=outputs,
             loss=self.recipe.plan.loss,
             classes=tuple(classes),

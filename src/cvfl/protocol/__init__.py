@@ -1,5 +1,6 @@
 """Algorithms 1 and 2 as message machines."""
 
+from cvfl.protocol.absence import Presence
 from cvfl.protocol.coding.codec import Codec, Measured
 from cvfl.protocol.coding.codecs import Codecs
 from cvfl.protocol.coding.follow import Certificate
@@ -32,6 +33,7 @@ __all__ = [
     "Party",
     "PartyMachine",
     "Plan",
+    "Presence",
     "Recipe",
     "Rows",
     "Server",

@@ -15,6 +15,7 @@ from cvfl.compress import Compressor, Masked, Scalar
 from cvfl.compress.masked import finest
 from cvfl.errors import ConfigError
 from cvfl.memory import Memory
+from cvfl.protocol.absence import Presence
 from cvfl.protocol.aggregate import Aggregate
 from cvfl.protocol.coding.codec import Codec, Samples
 from cvfl.protocol.coding.codecs import Codecs
@@ -63,7 +64,7 @@ class Recipe:
     def codecs(self, folder: Path | None = None) -> Codecs:
         """New codecs for all senders; what they know of rows beyond the role's memory is kept in the folder."""
         plan, parties, memory = self.plan, list(enumerate(self.names, start=1)), Memory(self.memory, folder)
-        samples, kept = Samples(plan.batch, plan.rows, memory), plan.cached
+        replied, kept = Samples(plan.replied_rows, plan.rows + plan.tells_alone, memory), plan.cached
         make, part = (
             (self.partial_compressor, "sum over the others") if plan.folding else (self.gradient_compressor, "gradient")
         )
@@ -76,7 +77,7 @@ class Recipe:
             m: Codec(self.evaluation_compressors[m - 1](), plan.seed, m, name, "test embedding", held_out)
             for m, name in parties
         }
-        replies = {m: Codec(make(), plan.seed, m, f"server, for {name}", part, samples, kept) for m, name in parties}
+        replies = {m: Codec(make(), plan.seed, m, f"server, for {name}", part, replied, kept) for m, name in parties}
         codecs = Codecs(embedding, evaluation, replies, self._model_codecs(), memory=memory)
         return self._masked(codecs) if plan.secure else codecs
 
@@ -118,6 +119,9 @@ class Recipe:
         theta_0 = initialised(self.guess or self.server_model, self.plan.seed, SERVER).to(self.plan.device)
         return Party(m, self.plan, holding, model, theta_0, codecs, release)
 
-    def server(self, labels: Labels, codecs: Codecs, around: int = 0) -> Server:
-        """The server with the labels; with a budget `around` is what is foreseen beside the rounds."""
-        return Server(self.plan, labels, self.initial_server_model(), codecs, around)
+    def server(self, labels: Labels, codecs: Codecs, around: int = 0, present: Presence | None = None) -> Server:
+        """The server with the labels, and who holds which rows if not everybody holds all of them.
+
+        With a budget `around` is what is foreseen beside the rounds.
+        """
+        return Server(self.plan, labels, self.initial_server_model(), codecs, around, present)

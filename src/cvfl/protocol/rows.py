@@ -34,6 +34,10 @@ class Holding:
     held_out: tuple[Rows, ...] = ()
     labels: Tensor | None = None
     augment: Augment | None = None
+    present: Tensor | None = None
+    """Which training rows the party holds; all if not given. Others have some numbers in their place."""
+    held_out_present: Tensor | None = None
+    """Likewise of the rows that are held out."""
 
     def batch(self, rows: Tensor, seed: int, t0: int) -> Tensor:
         """The training rows of round t0's batch."""
