@@ -85,6 +85,7 @@ class BundleMaker:
             categories=preparation.categories if preparation else categories,
             width=self.recipe.plan.widths[at],
             first_layer=self.recipe.parted,
+            absence=self.recipe.plan.stands_in,
             clip=config.privacy.clip,
             compressor=_compressor(config, self.recipe, at),
             table=_reading(config, name, classes, self._quantity(units)) if preparation else None,

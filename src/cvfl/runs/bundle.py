@@ -108,6 +108,8 @@ class PartyBundle(_Role):
     """How many numbers a row's embedding has as it is sent."""
     first_layer: bool = False
     """Whether the model ends in the party's part of the server model's first layer."""
+    absence: bool = False
+    """Whether the server model was prepared for parties that are away."""
     clip: float | None = None
     """The largest norm of a row's embedding."""
     compressor: str

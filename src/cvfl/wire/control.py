@@ -37,7 +37,7 @@ from cvfl.wire.targets import Targets, decode_targets, encode_targets
 
 CONTROL, TARGETS = 7, 8
 MAX_CONTROL = 1 << 20
-PROTOCOL = 10
+PROTOCOL = 11
 """Version of the messages and of what they mean; it changes when either does."""
 
 

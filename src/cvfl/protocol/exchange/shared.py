@@ -42,7 +42,8 @@ class _Shared(Exchange):
             loss = self.objective(self.forward.through(fuse, leaf, t0, q), labels[rows])
             return torch.autograd.grad(loss, leaf)[0], loss.detach()
 
-        return Slope(at, lambda h: self.forward.through(told, h, t0, 0))
+        first = self.stepping(message, told, 0)
+        return Slope(at, lambda h: self.forward.through(first, h, t0, 0))
 
     def stepping(self, message: Message, told: Callable[[Tensor], Tensor], q: int) -> Callable[[Tensor], Tensor]:
         """theta_0 as a function of h_m in local step q, by what was told in this round, or before of other rows."""
