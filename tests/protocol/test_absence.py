@@ -50,7 +50,7 @@ def partly(loss: Loss = Loss.BINARY, **changes: Any) -> VerticalData:
 
 def plan(**changes: Any) -> Plan:
     values: dict[str, Any] = {"widths": (2, 2, 2), "loss": Loss.BINARY, "step_size": StepSize(eta=0.1), "sum_width": 2}
-    return Plan(3, 30, 4, 5, 23, 0, absence=0.2, **values | changes)
+    return Plan(3, 30, 4, 5, test_rows=0, absence=0.2, **{"rows": 23} | values | changes)
 
 
 def test_each_party_is_left_out_as_often_as_the_rate_says_and_never_all_at_once() -> None:
@@ -62,9 +62,10 @@ def test_each_party_is_left_out_as_often_as_the_rate_says_and_never_all_at_once(
     assert abs(float((away[0] & away[1]).double().mean()) - (0.2**2 - 0.2**3)) < 0.01
     assert torch.equal(away, plan().dropped(4, 1, 20_000))
     assert not torch.equal(away, plan().dropped(4, 2, 20_000))
-    alone = plan().alone(2, 4, 1, 20_000)
-    assert abs(float(alone.double().mean()) - 0.2) < 0.015
-    assert not torch.equal(alone, plan().alone(3, 4, 1, 20_000))
+    whole = plan(rows=20_000).left_out(torch.arange(20_000))  # of a row the same at every visit
+    assert torch.equal(plan(rows=20_000).left_out(torch.tensor([5, 3])), whole[:, [5, 3]])
+    assert ((whole.double().mean(1) - expected).abs() < 0.015).all()
+    assert not whole.all(0).any()
 
 
 def test_what_stands_for_a_party_takes_the_place_of_its_absent_rows_and_learns_from_them() -> None:
@@ -131,7 +132,7 @@ def test_an_evaluation_is_of_the_rows_as_they_are() -> None:
     assert found.test["loss"] == pytest.approx(float(expected))
 
 
-def test_each_sum_comes_with_that_of_what_stands_for_all_others() -> None:
+def test_sums_over_the_others_leave_the_same_parties_out_of_a_row_at_every_visit() -> None:
     fed = federation(partly(), **MODES["folded"] | {"partial_compressor": "identity"}, absence={"rate": 0.3})
     server, model = fed.server, fed.server.model
     assert isinstance(model, StandIns)
@@ -139,14 +140,14 @@ def test_each_sum_comes_with_that_of_what_stands_for_all_others() -> None:
         for m, v in enumerate(model.v, start=1):
             v.fill_(m)
     replies = [reply for party in fed.parties for message in party.start() for reply in server.receive(message)]
-    batch, held = server.plan.batch(0), presence().train
-    phi = [torch.where(own[batch][:, None], h, v) for h, v, own in zip(_phi(server), model.v, held, strict=True)]
+    batch = server.plan.batch(0)
+    lacking = torch.stack([~held[batch] for held in presence().train])
+    away = lacking | server.plan.left_out(batch)
+    phi = model.substituted(_phi(server), torch.where(away.all(0), lacking, away))
     for m, reply in replies:
         assert isinstance(reply, Folded)
-        codec, shape = fed.codecs.replies[m], (len(batch) + 1, server.plan.sum_width)
-        told = codec.decode(reply.partial, 0, shape, server.plan.dtype)
-        assert torch.allclose(told[:-1], model.fold(phi)[m - 1])  # v_j where party j does not hold the row: no drops
-        assert torch.allclose(told[-1:], model.fold(model.nobody())[m - 1])
+        told = fed.codecs.replies[m].decode(reply.partial, 0, (len(batch), server.plan.sum_width), server.plan.dtype)
+        assert torch.allclose(told, model.fold(phi)[m - 1])
 
 
 def _phi(server: Any) -> list[Tensor]:
@@ -166,10 +167,9 @@ def test_gradients_of_rows_that_a_party_was_left_out_of_are_zero() -> None:
 
 
 def test_without_a_rate_nothing_is_as_it_would_be_with_one() -> None:
-    """No stand-ins, no further sample in a message, no new term: bits and bytes are those of earlier versions."""
+    """No stand-ins and no new term: bits and bytes are those of earlier versions."""
     fed, off = federation(**AUTO), config(**AUTO, absence={"rate": 0.0})
-    assert isinstance(fed.server.model, Concat) or not isinstance(fed.server.model, StandIns)
-    assert torch.equal(fed.plan.replied_rows(0), fed.plan.batch(0))
+    assert not isinstance(fed.server.model, StandIns)
     assert "absence" not in terms_of(off)
     assert terms_of(off) == terms_of(config(**AUTO))
     assert terms_of(config(**AUTO, absence={"rate": 0.1}))["absence"] == {"rate": 0.1}

@@ -145,9 +145,7 @@ class Sights:
     def _others(self, m: int, t0: int, rows: int, packet: Bytes) -> Tensor:
         """The sum over the others, as it came or as what is left of the sum of all."""
         if self._codecs.total is None:
-            return self._codecs.replies[m].decode(
-                packet, t0, (len(self._plan.replied_rows(t0)), self._plan.sum_width), self._plan.dtype
-            )[:rows]
+            return self._codecs.replies[m].decode(packet, t0, (rows, self._plan.sum_width), self._plan.dtype)
         everyone = self._codecs.total.decode(packet, t0, self._shape(m, rows), self._plan.dtype)
         return everyone - self._own(m, EMBEDDING, t0, rows)
 

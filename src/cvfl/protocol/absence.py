@@ -47,10 +47,6 @@ class StandIns(nn.Module):
         """The embeddings, with v_m in the rows of party m that `absent` says of it."""
         return [torch.where(away[:, None], v, h) for h, v, away in zip(phi, self.v, absent, strict=True)]
 
-    def nobody(self) -> list[Tensor]:
-        """The embeddings of one row that no party holds."""
-        return [v.detach()[None] for v in self.v]
-
     def grown(self, old: nn.Module, was: Mapping[str, int], now: Mapping[str, int]) -> dict[str, Tensor]:
         """The state of `old` with its vectors where their parties are now; the model within grows as it can."""
         if not isinstance(old, StandIns) or not isinstance(self.inner, Grows):

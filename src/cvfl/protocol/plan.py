@@ -99,11 +99,6 @@ class Plan:
         return self.absence > 0 or self.partial
 
     @property
-    def tells_alone(self) -> bool:
-        """Whether each sum over the others comes with one more: that of what stands for all of them."""
-        return self.absence > 0 and self.folding
-
-    @property
     def M(self) -> int:
         """Number of parties."""
         return len(self.widths)
@@ -151,21 +146,15 @@ class Plan:
         """Whether all parties have told all rows of their roots by round t0."""
         return self.quiet and (t0 + 1) * _TOLD >= max(self.widths)
 
-    def replied_rows(self, t0: int) -> Tensor:
-        """Rows of what the server tells a party in round t0: the batch, and perhaps one where all others are away."""
-        batch = self.batch(t0)
-        return torch.cat([batch, torch.tensor([self.rows])]) if self.tells_alone else batch
-
     def dropped(self, t0: int, q: int, rows: int) -> Tensor:
         """Which parties are away for which rows of local step q at the server, M x rows: never all of them."""
         drawn = stream(self.seed, ABSENCE, t0, q).uniform(self.M * rows)
         away = torch.from_numpy(drawn < self.absence).reshape(self.M, rows)
         return (away & ~away.all(0)).to(self.device)
 
-    def alone(self, m: int, t0: int, q: int, rows: int) -> Tensor:
-        """For which rows of its local step q all others than party m are away."""
-        drawn = stream(self.seed, ABSENCE, t0, q, m).uniform(rows)
-        return torch.from_numpy(drawn < self.absence).to(self.device)
+    def left_out(self, rows: Tensor) -> Tensor:
+        """Which parties are away in what parties are told of these training rows, M x rows: always the same ones."""
+        return _left_out(self.seed, self.M, self.rows, self.absence)[:, rows].to(self.device)
 
     def local_rows(self, t0: int, q: int) -> Tensor:
         """Rows of local step q, the same at every role: the batch, or with `cached` from the second step on others.
@@ -201,6 +190,12 @@ def _places(seed: int, t0: int, q: int, sent: int, count: int) -> Tensor:
     """Places among the first rows that were sent, at random."""
     words = stream(seed, LOCAL, t0, q).words(count) % np.uint64(sent)
     return torch.from_numpy(words.astype(np.int64))
+
+
+@lru_cache(maxsize=2)
+def _left_out(seed: int, M: int, rows: int, rate: float) -> Tensor:
+    away = torch.from_numpy(stream(seed, ABSENCE).uniform(M * rows) < rate).reshape(M, rows)
+    return away & ~away.all(0)
 
 
 @lru_cache(maxsize=3)  # at the end of an epoch the next one's, too, and with cached rows always the first

@@ -64,7 +64,7 @@ class Recipe:
     def codecs(self, folder: Path | None = None) -> Codecs:
         """New codecs for all senders; what they know of rows beyond the role's memory is kept in the folder."""
         plan, parties, memory = self.plan, list(enumerate(self.names, start=1)), Memory(self.memory, folder)
-        replied, kept = Samples(plan.replied_rows, plan.rows + plan.tells_alone, memory), plan.cached
+        samples, kept = Samples(plan.batch, plan.rows, memory), plan.cached
         make, part = (
             (self.partial_compressor, "sum over the others") if plan.folding else (self.gradient_compressor, "gradient")
         )
@@ -77,7 +77,7 @@ class Recipe:
             m: Codec(self.evaluation_compressors[m - 1](), plan.seed, m, name, "test embedding", held_out)
             for m, name in parties
         }
-        replies = {m: Codec(make(), plan.seed, m, f"server, for {name}", part, replied, kept) for m, name in parties}
+        replies = {m: Codec(make(), plan.seed, m, f"server, for {name}", part, samples, kept) for m, name in parties}
         codecs = Codecs(embedding, evaluation, replies, self._model_codecs(), memory=memory)
         return self._masked(codecs) if plan.secure else codecs
 

@@ -144,7 +144,7 @@ class Server:
         self.model.train()
         new = self.pace is not None and self._new_level(self.pace, packets)
         try:
-            phi = [h.detach() for h in stood_in(self.model, self._phi, self._not_held(self.plan.batch(self.t0)))]
+            phi = [h.detach() for h in stood_in(self.model, self._phi, self._untold(self.plan.batch(self.t0)))]
             replies = self.exchange.replies(self.t0, gathered, phi, self._step)
         except CompressError as error:
             raise CompressError(f"{error} ({self._reached()})") from None
@@ -206,13 +206,20 @@ class Server:
             self._seen.put(rows, outputs.detach())
 
     def _absent(self, rows: Tensor, q: int) -> Sequence[Tensor] | None:
-        """Who is away for the rows of local step q: those who do not hold them, and some at random, but never all."""
-        missing, plan = self._not_held(rows), self.plan
-        if not plan.absence:
-            return missing
-        dropped = plan.dropped(self.t0, q, len(rows))
-        if missing is None:
-            return [*dropped]
+        """Who is away for the rows of local step q: those who do not hold them, and some at random."""
+        plan = self.plan
+        return self._away(rows, plan.dropped(self.t0, q, len(rows)) if plan.absence else None)
+
+    def _untold(self, rows: Tensor) -> Sequence[Tensor] | None:
+        """Whom parties are told nothing of: those who do not hold the rows, and of each row always the same ones."""
+        plan = self.plan
+        return self._away(rows, plan.left_out(rows) if plan.absence and plan.algorithm == 1 else None)
+
+    def _away(self, rows: Tensor, dropped: Tensor | None) -> Sequence[Tensor] | None:
+        """Those who do not hold the rows, and those who are left out of them, unless nobody would remain."""
+        missing = self._not_held(rows)
+        if missing is None or dropped is None:
+            return missing if dropped is None else [*dropped]
         lacking = torch.stack([*missing])
         away = lacking | dropped
         return [*torch.where(away.all(0), lacking, away)]

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from cvfl import wire
 from cvfl.errors import DataError, LocalProtocolError, RemoteProtocolError
-from cvfl.protocol.absence import StandIns
 from cvfl.protocol.coding.codec import Measured
 from cvfl.protocol.coding.follow import Certificate, certify, lesson, worst
 from cvfl.protocol.coding.pace import split_level
@@ -38,17 +37,11 @@ class _Shared(Exchange):
 
         def at(h: Tensor, q: int) -> tuple[Tensor, Tensor]:
             rows, leaf = plan.local_rows(t0, q), h.detach().requires_grad_()
-            fuse = self.stepping(message, told, q)
+            fuse = self.recalled(rows, t0) if plan.cached and q > 0 else told
             loss = self.objective(self.forward.through(fuse, leaf, t0, q), labels[rows])
             return torch.autograd.grad(loss, leaf)[0], loss.detach()
 
-        first = self.stepping(message, told, 0)
-        return Slope(at, lambda h: self.forward.through(first, h, t0, 0))
-
-    def stepping(self, message: Message, told: Callable[[Tensor], Tensor], q: int) -> Callable[[Tensor], Tensor]:
-        """theta_0 as a function of h_m in local step q, by what was told in this round, or before of other rows."""
-        plan, t0 = self.plan, message.t0
-        return self.recalled(plan.local_rows(t0, q), t0) if plan.cached and q > 0 else told
+        return Slope(at, lambda h: self.forward.through(told, h, t0, 0))
 
     @abstractmethod
     def unpacked(self, message: Message, own: Callable[[], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -148,18 +141,16 @@ class Folded(_Shared):
             return self.forward.through(self._foldable.leave, total, t0, 0)
 
         learnt = lesson(left, everyone, y, loss, self.plan.uniform(t0, SERVER))
-        alone = self._foldable.fold(self.model.nobody()) if isinstance(self.model, StandIns) else []
         for m, others in enumerate(self._foldable.fold(phi), start=1):
-            sent = torch.cat([others, alone[m - 1]]) if self.plan.tells_alone else others
             pieces, codec, reply_codec = self._pieces(m), self.codecs.models[m], self.codecs.replies[m]
             learnt.teach(reply_codec, others)
-            model, total = codec.encode(pieces, t0), reply_codec.encode(sent, t0)
+            model, total = codec.encode(pieces, t0), reply_codec.encode(others, t0)
             if reply_codec.follows:
-                told = self._decoded(reply_codec, total, t0, tuple(sent.shape))[: len(others)]
+                told = self._decoded(reply_codec, total, t0, tuple(others.shape))
                 caused = everyone + (told - others)
                 certified.append(certify(reply_codec, left, everyone, learnt.gradient, caused, y, loss))
             if measured is not None:
-                measured += codec.measure(pieces, model, t0) + reply_codec.measure(sent, total, t0)
+                measured += codec.measure(pieces, model, t0) + reply_codec.measure(others, total, t0)
             replies.append((m, wire.Folded(t0, total, model)))
         self.measured, self.certified = measured, None if measured is None else worst(certified)
         return replies
@@ -167,28 +158,10 @@ class Folded(_Shared):
     def unpacked(self, message: Message, own: Callable[[], Tensor]) -> Callable[[Tensor], Tensor]:
         """From the sum over the others."""
         assert isinstance(message, wire.Folded)
-        self.codecs.models[self.m].decode_into(self._pieces(self.m), message.model, message.t0)
-        others, _ = self._sums(message)
+        t0, shape = message.t0, (len(self.plan.batch(message.t0)), self.plan.sum_width)
+        self.codecs.models[self.m].decode_into(self._pieces(self.m), message.model, t0)
+        others = self._decoded(self.codecs.replies[self.m], message.partial, t0, shape)
         return self._foldable.unfold(others, self.plan.columns(self.m))
-
-    def _sums(self, message: wire.Folded) -> tuple[Tensor, Tensor]:
-        """The sums over the others of the batch, and that of what stands for all of them if it is told."""
-        t0, rows = message.t0, len(self.plan.batch(message.t0))
-        shape = len(self.plan.replied_rows(t0)), self.plan.sum_width
-        told = self._decoded(self.codecs.replies[self.m], message.partial, t0, shape)
-        return told[:rows], told[rows:]
-
-    def stepping(self, message: Message, told: Callable[[Tensor], Tensor], q: int) -> Callable[[Tensor], Tensor]:
-        """For some rows, at random, as if all others were away: h_m is then to say what it knows by itself."""
-        plan = self.plan
-        if not plan.tells_alone:
-            return super().stepping(message, told, q)
-        assert isinstance(message, wire.Folded)
-        rows, (others, nobody) = plan.local_rows(message.t0, q), self._sums(message)
-        if plan.cached and q > 0:
-            others = self._recalled_sums(rows, message.t0)
-        alone = plan.alone(self.m, message.t0, q, len(rows))
-        return self._foldable.unfold(torch.where(alone[:, None], nobody, others), plan.columns(self.m))
 
     @property
     def knows(self) -> bool:
@@ -197,10 +170,8 @@ class Folded(_Shared):
 
     def recalled(self, rows: Tensor, t0: int) -> Callable[[Tensor], Tensor]:
         """From the sums over the others of these rows when they were last sent."""
-        return self._foldable.unfold(self._recalled_sums(rows, t0), self.plan.columns(self.m))
-
-    def _recalled_sums(self, rows: Tensor, t0: int) -> Tensor:
-        return self.codecs.replies[self.m].recall(rows, t0, self.plan.dtype).to(self.plan.device)
+        others = self.codecs.replies[self.m].recall(rows, t0, self.plan.dtype).to(self.plan.device)
+        return self._foldable.unfold(others, self.plan.columns(self.m))
 
     def observe(self, loss: float) -> None:
         """Their pieces of theta_0 learn nothing from gradients."""
