@@ -58,7 +58,7 @@ def main() -> None:
         for seed in range(asked.seeds):
             wanted = [run for run in asked.runs.split(",") if (name, seed, run) not in seen]
             if wanted:
-                config = config or _initialised(ALL[name](asked.data), asked.out / name)
+                config = config or initialised(ALL[name](asked.data), asked.out / name)
                 for line in _lines(name, config, seed, wanted, asked.set):
                     print(_said(line), flush=True)
                     done.append(line)
@@ -67,7 +67,7 @@ def main() -> None:
                     (asked.out / "README.md").write_text(published(done), encoding="utf-8")
 
 
-def _initialised(tables: Tables, folder: Path) -> Path:
+def initialised(tables: Tables, folder: Path) -> Path:
     """Write the tables and run `cvfl init` as a user would."""
     files, config = tables.write(folder), folder / "federation.toml"
     parties = [word for name, file in files.items() for word in ("--party", f"{name}={file}")]
@@ -88,7 +88,7 @@ def _lines(name: str, file: Path, seed: int, wanted: Iterable[str], changes: lis
         if run == "references":
             # F1 needs validation rows for a threshold; the other metrics are of models that had them, too.
             decided = [one for one in _references(loaded.data, seed) if one["party"] is None and "f1" in one]
-            models = [*_references(_all_but_test(loaded.data), seed)]
+            models = [*_references(all_but_test(loaded.data), seed)]
             yield line | {"models": models, "f1": {one["model"]: one["f1"] for one in decided}}
             continue
         config = load_config(file, [*seeds, *changes, *(NONE if run == "none" else [])])
@@ -107,7 +107,7 @@ def _references(data: VerticalData, seed: int) -> Iterator[dict[str, Any]]:
         yield dict[str, Any](one.metrics.test) | {"party": one.party, "model": one.model, "seconds": one.seconds}
 
 
-def _all_but_test(data: VerticalData) -> VerticalData:
+def all_but_test(data: VerticalData) -> VerticalData:
     """The same with validation rows among the training rows."""
     return replace(
         data,

@@ -70,7 +70,9 @@ def apart(fed: Federation) -> Federation:
     """The same roles, each with codecs of its own, as on machines of their own."""
     recipe, server = fed.recipe, fed.server
     parties = tuple(recipe.party(party.m, party.holding, recipe.codecs()) for party in fed.parties)
-    return Federation(recipe, fed.codecs, (recipe.server(server.labels, recipe.codecs()), parties))
+    return Federation(
+        recipe, fed.codecs, (recipe.server(server.labels, recipe.codecs(), present=server.present), parties)
+    )
 
 
 def run(fed: Federation, workers: int | None = 1) -> Meter:

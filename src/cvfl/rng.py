@@ -16,6 +16,7 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
+ABSENCE = "absence"
 BATCH = "batch"
 DITHER = "dither"
 DRAW = "draw"

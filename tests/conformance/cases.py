@@ -148,6 +148,17 @@ NAMED: dict[str, dict[str, Any]] = {
         "server_model": {"name": "sum"},
         "privacy": {"aggregation": "secure", "labels": "insurer"},
     },
+    "absence": AUTO | {"data": {"name": "wine", "parties": 3}, "local_iterations": 3, "absence": {"rate": 0.3}},
+    "absence, quiet, first layer at the server": AUTO
+    | {
+        "party_model": {"name": "tabular", "width": 6, "hidden": [8], "dropout": 0.3},
+        "server_model": {"name": "wide_deep", "hidden": [8]},
+        "quiet_messages": True,
+        "first_layer": "server",
+        "absence": {"rate": 0.2},
+    },
+    "absence, labels at a party": AUTO
+    | {"privacy": {"labels": "bank"}, "local_iterations": 2, "absence": {"rate": 0.3}},
     "each its own": AUTO
     | {
         "compressor": "feedback(entropy(lattice:bits=3))",

@@ -66,6 +66,7 @@ def test_named_data(case: str, tmp_path: Path) -> None:
         "auto",
         "auto, budget",
         "cached rows, auto",
+        "absence",
         *PRIVATE,
     ],
 )

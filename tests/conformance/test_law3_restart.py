@@ -116,6 +116,8 @@ RESTLESS: dict[str, dict[str, Any]] = {
     "labels at a party": NAMED["labels at a party"],
     "labels at a party, auto": NAMED["labels at a party, auto"] | {"every": 3},
     "secure, labels at a party": NAMED["secure, labels at a party"] | {"every": 1},
+    "absence": NAMED["absence"] | {"every": 3},
+    "absence, labels at a party": NAMED["absence, labels at a party"],
     "each its own, a checkpoint never": NAMED["each its own"] | {"every": 100},
 }
 

@@ -61,7 +61,6 @@ def config(paths: Mapping[str, Path], **changes: Any) -> RunConfig:
     values: dict[str, Any] = {
         "data": {"id": "person", "test_share": 0.2, "validation_share": 0.2},
         "step_size": {"eta": 0.01},
-        "epochs": 3,
         "batch_size": 32,
         "local_iterations": 2,
         "optimizer": {"name": "adam"},
@@ -74,4 +73,5 @@ def config(paths: Mapping[str, Path], **changes: Any) -> RunConfig:
         },
         "seed": 3,
     }
-    return parse_config(values | changes)
+    length = {"rounds": changes["rounds"]} if "rounds" in changes else {"epochs": 3}
+    return parse_config(values | length | changes)

@@ -189,7 +189,7 @@ def test_what_is_asked_wrongly_is_said_in_one_line(run, new, tmp_path):
     paths = tables.write(new, tmp_path)
     bank, out = ["--party", f"bank={paths['bank']}"], ["--out", str(tmp_path / "scores.csv")]
     for words, line in (
-        ([*bank, *out], "the table of shop is missing; a prediction needs one of every party"),
+        ([*bank, *out], "the table of shop is missing; this model needs every party"),
         ([*bank, "--party", f"shpo={paths['shop']}", *out], "no party 'shpo' in this run; did you mean 'shop'?"),
         ([*bank, *bank, *out], "--party: bank is named twice"),
         (["--party", "bank", *out], "--party takes NAME=..., not 'bank'"),

@@ -42,7 +42,8 @@ def what_columns_bring(server: Server, party: Party, names: Sequence[str]) -> Co
 def what_own_columns_bring(party: Party, names: Sequence[str]) -> Columns | None:
     """The same of training rows, by what this party was last told of the others and of the server model."""
     plan, labels = party.plan, party.holding.labels
-    rows = plan.sent(party.t0 - 1).long()
+    rows, held = plan.sent(party.t0 - 1).long(), party.holding.present
+    rows = rows if held is None else rows[held[rows]]
     rows = rows[: _most(len(rows), names)]
     outputs, x = party.exchange.told_of(rows, party.t0 - 1), party.holding.train[rows]
     if outputs is None or labels is None or x.ndim != 2 or x.shape[1] != len(names):
@@ -78,12 +79,14 @@ def _score(server: Server, party: Party, count: int) -> Score:
     """The metric by the columns of one party of the first test rows, with what the others sent of these."""
     plan, labels, model = server.plan, server.labels, server.models["server"].eval()
     embed = _at_rest(party)
+    held = server.present.held_out[party.m - 1] if server.present else None
     rows = slice(plan.validation_rows, plan.validation_rows + count)
     phi, y = [h[rows] for h in server.held_out or ()], labels.test[:count]
 
     def score(x: Tensor) -> float:
         with torch.no_grad():
             h = embed(x.to(plan.device))
+            h = h if held is None else torch.where(held[rows, None], h, phi[party.m - 1])
             outputs = model([*phi[: party.m - 1], h, *phi[party.m :]])
             return headline_of(plan.loss, outputs, y, labels.units)
 

@@ -176,7 +176,10 @@ class Run:
 
         Frames are pandas, polars or Arrow; a run that was trained on tensors takes tensors. Two classes have a `score`,
         which is a probability, and a `class`; several a score each; a quantity has a `value` in its own units. What is
-        left out or not used is a warning. An Arrow table: ``run.predict(frames).to_pandas()`` is a frame.
+        left out or not used is a warning. A run that was trained with `[absence] rate` scores the rows of any party
+        that is given, and says in `parties` who was there.
+
+        An Arrow table: ``run.predict(frames).to_pandas()`` is a frame.
         """
         from cvfl.serving.bundles import read_bundles  # noqa: PLC0415  not needed by those who only read
         from cvfl.serving.predict import Predictor  # noqa: PLC0415

@@ -32,8 +32,11 @@ def predict(
 ) -> None:
     """Score new rows: those that every party holds, with a probability and a class, or a value in the label's units.
 
-    Tables have the columns of training, and no label is needed. All are on this machine; roles that are apart predict
-    with `cvfl server --predict` and `cvfl party --predict`.
+    Tables have the columns of training, and no label is needed. A model that was trained with [absence] rate does with
+    the tables of some parties, scores everybody whom one of them holds, and says by whom in the column `parties`.
+
+    All tables are on this machine; roles that are apart predict with `cvfl server --predict` and `cvfl party
+    --predict`.
 
     Example: cvfl predict runs/federation-0 --party bank=new_bank.csv --party shop=new_shop.parquet --out scores.csv
     """

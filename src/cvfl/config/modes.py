@@ -121,6 +121,11 @@ _RULES: tuple[tuple[Callable[[RunConfig], object], str], ...] = (
         lambda c: _secure(c) and _without_grid(c),
         f"{{}}: secure aggregation needs a grid that all parties have, such as {GRID!r}",
     ),
+    (
+        lambda c: _secure(c) and c.absence.rate > 0,
+        "privacy.aggregation = 'secure' shows the server a sum in which nobody can be left out; absence.rate needs "
+        "each embedding",
+    ),
     (lambda c: c.privacy.noise is not None and _without_limits(c), "{}"),
     (
         lambda c: c.step_size.eta == "auto" and c.privacy.noise is not None,

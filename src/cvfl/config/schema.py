@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from cvfl.compress import build
 from cvfl.config.sections import (
+    AbsenceConfig,
     AnalysisConfig,
     DataConfig,
     NetworkConfig,
@@ -96,6 +97,8 @@ class RunConfig(Section):
     """One section for each party, by name: its table and where it differs from the others."""
     stopping: StoppingConfig = StoppingConfig()
     """When to end, and which round's models to keep."""
+    absence: AbsenceConfig = AbsenceConfig()
+    """How models prepare for parties that are away."""
     decision: Decision = Decision()
     """From which probability on a row is positive, and how outputs become probabilities."""
     analysis: AnalysisConfig = AnalysisConfig()

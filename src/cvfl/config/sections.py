@@ -187,6 +187,13 @@ class StoppingConfig(Section):
     """The metric of the validation rows that is to improve; the one that tables show if not given."""
 
 
+class AbsenceConfig(Section):
+    """How models prepare for parties that are away, or do not know a person."""
+
+    rate: float = Field(default=0.0, ge=0, le=0.9)
+    """How likely each party is left out of a row of a local step, so that scores can do without it; 0 is off."""
+
+
 class AnalysisConfig(Section):
     """What is found out of the models of a run that is over, beside how good they are. Not part of the terms."""
 

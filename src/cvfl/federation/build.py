@@ -44,6 +44,7 @@ from cvfl.protocol import (
     Server,
     ServerMachine,
 )
+from cvfl.protocol.absence import standing_in
 from cvfl.protocol.fusion import Foldable
 from cvfl.protocol.learning.layers import initialised
 from cvfl.protocol.learning.metrics import METRICS, headline
@@ -73,9 +74,13 @@ class Facts:
 
 
 def make_recipe(
-    config: RunConfig, facts: Facts, models: Sequence[MakeModel], server_model: MakeModel | None = None
+    config: RunConfig,
+    facts: Facts,
+    models: Sequence[MakeModel],
+    server_model: MakeModel | None = None,
+    partly: bool = False,
 ) -> Recipe:
-    """The recipe that belongs to these facts, the same at every role.
+    """The recipe that belongs to these facts, the same at every role; `partly` if parties may not hold some rows.
 
     A party's model maps its rows to B x P_m, the server model maps the list of all embeddings to B x outputs.
     """
@@ -93,10 +98,13 @@ def make_recipe(
         slices, rest = parts
         models = [partial(_ended, model, W) for model, W in zip(models, slices, strict=True)]
         make, facts = partial(copy.deepcopy, rest), replace(facts, widths=tuple(len(W) for W in slices))
+    partly = partly or config.data.alignment == "outer"
+    if partly or config.absence.rate:
+        make = standing_in(make, facts.widths, dtype)
     if config.privacy.secure:
         check_sum(config, facts.names, facts.widths, facts.compressors, make)
     return Recipe(
-        plan=_plan(config, facts, loss, dtype, _sum_width(config, facts, make, dtype)),
+        plan=_plan(config, facts, loss, dtype, _sum_width(config, facts, make, dtype), partly),
         names=facts.names,
         models=tuple(models),
         server_model=make,
@@ -167,7 +175,7 @@ def _device(name: str) -> torch.device:
         raise ConfigError(f"device: {name!r} is not available here") from None
 
 
-def _plan(config: RunConfig, facts: Facts, loss: Loss, dtype: torch.dtype, sum_width: int) -> Plan:
+def _plan(config: RunConfig, facts: Facts, loss: Loss, dtype: torch.dtype, sum_width: int, partly: bool) -> Plan:
     rows, validation_rows, test_rows = facts.rows
     if config.batch_size > rows:
         raise ConfigError(f"batch_size: {config.batch_size} is more than the {rows} training rows")
@@ -198,6 +206,8 @@ def _plan(config: RunConfig, facts: Facts, loss: Loss, dtype: torch.dtype, sum_w
         clip=config.privacy.clip,
         budget=config.budget,
         quiet=config.quiet,
+        absence=config.absence.rate,
+        partial=partly,
     )
 
 
@@ -363,7 +373,7 @@ def recipe_for(
         loss=data.loss,
         outputs=data.outputs,
     )
-    return make_recipe(config, facts, models or _configured(config, data), server_model)
+    return make_recipe(config, facts, models or _configured(config, data), server_model, data.present is not None)
 
 
 def _configured(config: RunConfig, data: VerticalData) -> tuple[MakeModel, ...]:

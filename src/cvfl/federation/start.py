@@ -27,8 +27,9 @@ from cvfl.data import VerticalData
 from cvfl.data.tables.organisation import PartyTable
 from cvfl.data.tables.spellings import listed
 from cvfl.errors import ConfigError, DataError
-from cvfl.models.server import Grows
 from cvfl.protocol import Loss, Recipe, Units
+from cvfl.protocol.absence import StandIns
+from cvfl.protocol.fusion import Grows
 from cvfl.protocol.learning.layers import initialised
 from cvfl.protocol.recipe import MakeModel
 from cvfl.runs.bundle import Bundle, PartyBundle, Reading, ServerBundle, read_preparation, restore, server_module
@@ -136,13 +137,17 @@ class Start:
         now = dict(zip(recipe.names, recipe.offered or recipe.plan.widths, strict=True))
         for name, width in was.items():
             self._check_key(f"{name}: width of its embedding", width, now[name])
+        # What stands for parties that are away is new where the earlier run had none, and left where this one has none.
+        own = model if bundle.stand_ins or not isinstance(model, StandIns) else model.inner
+        if bundle.stand_ins and not isinstance(model, StandIns):
+            own = StandIns(model, recipe.plan.widths, bundle.dtype)
         if recipe.names == bundle.names:
-            restore(model, bundle, folder)
+            restore(own, bundle, folder)
             return model
         try:
-            if not isinstance(model, Grows) or bundle.model is None:
-                raise ValueError(type(model).__name__)
-            model.load_state_dict(model.grown(server_module(bundle, folder), was, now))
+            if not isinstance(own, Grows) or bundle.model is None:
+                raise ValueError(type(own).__name__)
+            own.load_state_dict(own.grown(server_module(bundle, folder), was, now))
         except (RuntimeError, ValueError):
             raise ConfigError(
                 f"server model: it cannot go on from {self.place}, which had the parties {', '.join(was)}, with "

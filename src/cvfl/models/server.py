@@ -4,21 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-
-
-@runtime_checkable
-class Grows(Protocol):
-    """A server model that can go on from one over fewer parties."""
-
-    def grown(self, old: nn.Module, was: Mapping[str, int], now: Mapping[str, int]) -> dict[str, Tensor]:
-        """The state of `old`, whose parties had these widths, for the parties that there are now.
-
-        What belongs to a party that was not there stays as it is here. A ValueError says that it cannot be done.
-        """
 
 
 class Joined(nn.Module, ABC):

@@ -6,7 +6,7 @@ its own structure can do that part once; any other `nn.Module` is simply called 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
@@ -57,6 +57,17 @@ class Sloped(Protocol):
 
     def slope(self, columns: slice) -> Tensor | None:
         """W_m, outputs x P_m, if the model is linear; `columns` are those of h_m among all side by side."""
+
+
+@runtime_checkable
+class Grows(Protocol):
+    """A server model that can go on from one over fewer parties."""
+
+    def grown(self, old: nn.Module, was: Mapping[str, int], now: Mapping[str, int]) -> dict[str, Tensor]:
+        """The state of `old`, whose parties had these widths, for the parties that there are now.
+
+        What belongs to a party that was not there stays as it is here. A ValueError says that it cannot be done.
+        """
 
 
 def slope_of(model: nn.Module, columns: slice) -> Tensor | None:

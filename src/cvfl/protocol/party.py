@@ -141,13 +141,25 @@ class Party:
         eta, sent = self.plan.eta(self.t0), h.detach()
         for q in range(self.plan.Q):
             if q > 0 or self._quiet:  # else h_m of iteration 0 is the one that was sent
-                x = self._rows(self.plan.local_rows(self.t0, q)) if q > 0 and self.plan.cached else self._x
-                h = self._embed(x, self.t0, q)
+                rows = self.plan.local_rows(self.t0, q)
+                x = self._rows(rows) if q > 0 and self.plan.cached else self._x
+                h = _where_held(self._embed(x, self.t0, q), self._held(rows))
             if q == 0 and self._spread is not None:
-                self._spread.see(h - sent)
+                self._see_noise(h - sent)
             gradient, loss = slope.at(h, q)
             self.steps.take(partial(h.backward, gradient), eta)
         return gradient, loss
+
+    def _see_noise(self, noise: Tensor) -> None:
+        """What dropout does to the rows of the batch that this party holds."""
+        held = self._held(self.plan.batch(self.t0))
+        own = noise if held is None else noise[held]
+        if self._spread is not None and len(own):
+            self._spread.see(own)
+
+    def _held(self, rows: Tensor) -> Tensor | None:
+        """Which of these training rows the party holds; nothing if all of them."""
+        return None if self.holding.present is None else self.holding.present[rows].to(self.plan.device)
 
     @property
     def _quiet(self) -> bool:
@@ -221,17 +233,19 @@ class Party:
         return self.holding.batch(rows, self.plan.seed, self.t0).to(self.plan.device)
 
     def _forward(self) -> Tensor:
-        self._x = self._rows(self.plan.batch(self.t0))
+        rows = self.plan.batch(self.t0)
+        self._x = self._rows(rows)
         self.model.train()
         h = self._embed.quietly(self._x, self.t0) if self._quiet else self._embed(self._x, self.t0, 0)
-        return self._checked(h, len(self._x))
+        return _where_held(self._checked(h, len(self._x)), self._held(rows))
 
     def _evaluation(self, t0: int) -> Evaluation:
         h_of = self._bounded(self._average.model.eval())
         with torch.no_grad():
             batches = self.holding.evaluation_batches(ROWS)
             parts = [outputs_of(h_of, x.to(self.plan.device)) for x in batches]
-        h = self._released(self._checked(torch.cat(parts), self.plan.held_out_rows), EVALUATION, t0)
+        embedded = self._checked(torch.cat(parts), self.plan.held_out_rows)
+        h = self._released(_where_held(embedded, self.holding.held_out_present), EVALUATION, t0)
         self.model.train()
         return Evaluation(t0, self.m, self.evaluation_codec.encode(h, t0))
 
@@ -280,3 +294,8 @@ class Party:
             for key, statistic in self.model.named_buffers():
                 # The forward pass moved it a second time; its graph must not notice that it is put back.
                 statistic.data.copy_(state["model"][key])
+
+
+def _where_held(h: Tensor, held: Tensor | None) -> Tensor:
+    """The embeddings of rows that the party holds; zero in place of others, through which no gradient passes."""
+    return h if held is None else torch.where(held[:, None].to(h.device), h, 0.0)

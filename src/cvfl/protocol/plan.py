@@ -15,7 +15,7 @@ from cvfl.protocol.learning.decision import Decision
 from cvfl.protocol.learning.losses import Loss
 from cvfl.protocol.learning.objective import ClassWeight
 from cvfl.protocol.learning.optimizer import Optimizer, StepSize
-from cvfl.rng import BATCH, DRAW, LOCAL, stream
+from cvfl.rng import ABSENCE, BATCH, DRAW, LOCAL, stream
 
 _TOLD = 8
 """Rows of the root of a party's noise that go with a message."""
@@ -54,6 +54,10 @@ class Plan:
     """Bytes that the whole run may send."""
     quiet: bool = False
     """Whether embeddings are sent without dropout, and the server draws noise like it: see `learning.spread`."""
+    absence: float = 0.0
+    """How likely a party is away for a row of a local step, at random, so that models learn to do without it."""
+    partial: bool = False
+    """Whether some parties may not hold some rows."""
 
     def __post_init__(self) -> None:
         if self.algorithm == 2 and self.folding:
@@ -66,6 +70,13 @@ class Plan:
             raise ConfigError("secure aggregation adds up embeddings of one width, of two parties or more, unfolded")
         if self.patience and not self.validation_rows:
             raise ConfigError("stopping needs validation rows; give data.validation_share")
+        if self.stands_in and (self.secure or (self.algorithm == 1 and not self.folding)):
+            raise ConfigError(
+                "absence needs sums over the others (folding, which 'auto' does where the server model starts with a "
+                "linear layer or a sum), or algorithm 2"
+            )
+        if self.stands_in and self.M < 2:
+            raise ConfigError("absence needs two parties or more: without the only one nothing is known")
         if not 1 <= self.batch_size <= self.rows:
             raise ConfigError(f"batch_size is {self.batch_size} but there are {self.rows} training rows")
 
@@ -80,7 +91,12 @@ class Plan:
 
         Of the squared error alone: for cross-entropy W_m and the gradient together are the labels.
         """
-        return self.algorithm == 2 and self.Q > 1 and self.loss is Loss.SQUARED
+        return self.algorithm == 2 and self.Q > 1 and self.loss is Loss.SQUARED and not self.stands_in
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether the server model has something that stands for the embedding of a party that is away."""
+        return self.absence > 0 or self.partial
 
     @property
     def M(self) -> int:
@@ -130,6 +146,16 @@ class Plan:
         """Whether all parties have told all rows of their roots by round t0."""
         return self.quiet and (t0 + 1) * _TOLD >= max(self.widths)
 
+    def dropped(self, t0: int, q: int, rows: int) -> Tensor:
+        """Which parties are away for which rows of local step q at the server, M x rows: never all of them."""
+        drawn = stream(self.seed, ABSENCE, t0, q).uniform(self.M * rows)
+        away = torch.from_numpy(drawn < self.absence).reshape(self.M, rows)
+        return (away & ~away.all(0)).to(self.device)
+
+    def left_out(self, rows: Tensor) -> Tensor:
+        """Which parties are away in what parties are told of these training rows, M x rows: always the same ones."""
+        return _left_out(self.seed, self.M, self.rows, self.absence)[:, rows].to(self.device)
+
     def local_rows(self, t0: int, q: int) -> Tensor:
         """Rows of local step q, the same at every role: the batch, or with `cached` from the second step on others.
 
@@ -164,6 +190,12 @@ def _places(seed: int, t0: int, q: int, sent: int, count: int) -> Tensor:
     """Places among the first rows that were sent, at random."""
     words = stream(seed, LOCAL, t0, q).words(count) % np.uint64(sent)
     return torch.from_numpy(words.astype(np.int64))
+
+
+@lru_cache(maxsize=2)
+def _left_out(seed: int, M: int, rows: int, rate: float) -> Tensor:
+    away = torch.from_numpy(stream(seed, ABSENCE).uniform(M * rows) < rate).reshape(M, rows)
+    return away & ~away.all(0)
 
 
 @lru_cache(maxsize=3)  # at the end of an epoch the next one's, too, and with cached rows always the first

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from cvfl.errors import CompressError, DataError, DecodeError, LocalProtocolError, RemoteProtocolError
 from cvfl.memory import Values
-from cvfl.protocol.absence import Presence
+from cvfl.protocol.absence import Presence, stood_in
 from cvfl.protocol.coding.codec import Measured
 from cvfl.protocol.coding.codecs import Codecs
 from cvfl.protocol.coding.follow import Certificate
@@ -144,7 +144,8 @@ class Server:
         self.model.train()
         new = self.pace is not None and self._new_level(self.pace, packets)
         try:
-            replies = self.exchange.replies(self.t0, gathered, self._phi, self._step)
+            phi = [h.detach() for h in stood_in(self.model, self._phi, self._untold(self.plan.batch(self.t0)))]
+            replies = self.exchange.replies(self.t0, gathered, phi, self._step)
         except CompressError as error:
             raise CompressError(f"{error} ({self._reached()})") from None
         if self.pace is not None:
@@ -165,7 +166,8 @@ class Server:
             return
         if self._phi is None:
             raise LocalProtocolError("train() comes after a round's replies")
-        phi, roots = joined(self.model, self._phi), self.exchange.roots(self.t0)
+        roots = self.exchange.roots(self.t0)
+        phi = self._phi if self.plan.stands_in else joined(self.model, self._phi)
         for q in range(self.plan.algorithm - 1, self.plan.Q):
             seen = self._recalled(q) if self.plan.cached and q > 0 else phi
             self._step(self._noisy(seen, roots, q) if roots else seen, q)
@@ -176,20 +178,24 @@ class Server:
     def _recalled(self, q: int) -> Sequence[Tensor] | Tensor:
         """The embeddings of other rows for local step q, as they were last sent."""
         rows = self.plan.local_rows(self.t0, q)
-        return joined(self.model, [self.exchange.recall(m, rows, self.t0) for m in range(1, self.plan.M + 1)])
+        phi = [self.exchange.recall(m, rows, self.t0) for m in range(1, self.plan.M + 1)]
+        return phi if self.plan.stands_in else joined(self.model, phi)
 
     def _noisy(self, phi: Sequence[Tensor] | Tensor, roots: Sequence[Tensor], q: int) -> Sequence[Tensor] | Tensor:
         """The same with noise like that which the parties' messages leave out."""
         rows = len(self.plan.local_rows(self.t0, q))
-        noise = joined(self.model, noise_like(roots, rows, stream(self.plan.seed, NOISE, self.t0, q)))
+        noise = noise_like(roots, rows, stream(self.plan.seed, NOISE, self.t0, q))
         if isinstance(phi, Tensor):
-            assert isinstance(noise, Tensor)  # both were joined by one model
-            return phi + noise
+            told = joined(self.model, noise)
+            assert isinstance(told, Tensor)  # both were joined by one model
+            return phi + told
         return [h + n for h, n in zip(phi, noise, strict=True)]
 
     def _step(self, phi: Sequence[Tensor] | Tensor, q: int) -> None:
         """Local step q of theta_0."""
         rows = self.plan.local_rows(self.t0, q)
+        if self.plan.stands_in:
+            phi = joined(self.model, stood_in(self.model, list(phi), self._absent(rows, q)))
         outputs = self.exchange.forward.through(self.exchange.outputs, phi, self.t0, q)
         loss = self.exchange.objective(outputs, self.labels.train[rows])
         if q == 0:
@@ -198,6 +204,29 @@ class Server:
         if q == 0:
             self.loss = float(loss.detach())
             self._seen.put(rows, outputs.detach())
+
+    def _absent(self, rows: Tensor, q: int) -> Sequence[Tensor] | None:
+        """Who is away for the rows of local step q: those who do not hold them, and some at random."""
+        plan = self.plan
+        return self._away(rows, plan.dropped(self.t0, q, len(rows)) if plan.absence else None)
+
+    def _untold(self, rows: Tensor) -> Sequence[Tensor] | None:
+        """Whom parties are told nothing of: those who do not hold the rows, and of each row always the same ones."""
+        plan = self.plan
+        return self._away(rows, plan.left_out(rows) if plan.absence and plan.algorithm == 1 else None)
+
+    def _away(self, rows: Tensor, dropped: Tensor | None) -> Sequence[Tensor] | None:
+        """Those who do not hold the rows, and those who are left out of them, unless nobody would remain."""
+        missing = self._not_held(rows)
+        if missing is None or dropped is None:
+            return missing if dropped is None else [*dropped]
+        lacking = torch.stack([*missing])
+        away = lacking | dropped
+        return [*torch.where(away.all(0), lacking, away)]
+
+    def _not_held(self, rows: Tensor) -> Sequence[Tensor] | None:
+        """Which of these training rows each party does not hold; nothing if everybody holds all."""
+        return [~held[rows] for held in self.present.train] if self.present else None
 
     def _check_finite(self, what: str, values: Tensor) -> None:
         if not bool(torch.isfinite(values).all()):
@@ -228,6 +257,7 @@ class Server:
         with _from_parties():
             phi = self.exchange.read(self.exchange.gathered(packets, t0, held_out=True), t0, held_out=True)
         with torch.no_grad():
+            phi = stood_in(self._average.model, phi, [~one for one in self.present.held_out] if self.present else None)
             outputs = outputs_of(self._average.model.eval(), phi)
         self._check_finite("an output for the held-out rows", outputs)
         if self.pace is not None:

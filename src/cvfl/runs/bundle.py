@@ -31,6 +31,7 @@ from cvfl.data.tables.spellings import Type
 from cvfl.errors import DataError, writing
 from cvfl.models.server import Ended, parted
 from cvfl.protocol import Loss, Units
+from cvfl.protocol.absence import StandIns
 from cvfl.protocol.learning.decision import Decided
 from cvfl.protocol.learning.layers import initialised
 from cvfl.protocol.release import Clipped
@@ -107,6 +108,8 @@ class PartyBundle(_Role):
     """How many numbers a row's embedding has as it is sent."""
     first_layer: bool = False
     """Whether the model ends in the party's part of the server model's first layer."""
+    absence: bool = False
+    """Whether the server model was prepared for parties that are away."""
     clip: float | None = None
     """The largest norm of a row's embedding."""
     compressor: str
@@ -127,6 +130,8 @@ class ServerBundle(_Role):
     """Widths of what parties send."""
     first_layer: bool = False
     """Whether parties hold their parts of the first layer."""
+    stand_ins: bool = False
+    """Whether the model has learned what stands for the embedding of a party that is away."""
     outputs: int
     loss: Loss
     classes: tuple[str, ...] = ()
@@ -207,6 +212,8 @@ def server_module(bundle: ServerBundle, folder: Path, own: nn.Module | None = No
         parts = parted(model, bundle.offered)
         assert parts is not None  # or parties could not hold them
         model = parts[1]
+    if bundle.stand_ins:
+        model = StandIns(model, bundle.widths, bundle.dtype)
     restore(model, bundle, folder)
     return model.eval()
 

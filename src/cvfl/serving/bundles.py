@@ -23,11 +23,15 @@ class Bundles:
     parties: Mapping[str, PartyBundle]
     server: ServerBundle | None
 
-    def everyone(self) -> tuple[ServerBundle, list[PartyBundle]]:
-        """The bundles of all roles, as a prediction in one process needs them."""
+    def everyone(self, partly: bool = False) -> tuple[ServerBundle, list[PartyBundle]]:
+        """The bundles of all roles, as a prediction in one process needs them.
+
+        With `partly` those of some parties will do, where the model was prepared for their absence.
+        """
         found = self.parties.values() or [self.server]
         names = next(bundle.names for bundle in found if bundle)
-        if missing := [name for name in names if name not in self.parties]:
+        missing = [name for name in names if name not in self.parties]
+        if missing and not (partly and self.parties and self.server and self.server.stand_ins):
             raise DataError(f"{self._where}: the bundle of {missing[0]} is missing; each party has its own, bring it")
         if self.server is None:
             raise DataError(f"{self._where}: the bundle of the server model is missing; the role that scores has it")
@@ -35,7 +39,7 @@ class Bundles:
         told = (bundle.table.classes for bundle in self.parties.values() if bundle.table)
         classes = self.server.classes or next(filter(None, told), ())
         server = self.server.model_copy(update={"classes": classes})
-        return server, [self.parties[name] for name in names]
+        return server, [self.parties[name] for name in names if name in self.parties]
 
     @property
     def _where(self) -> str:

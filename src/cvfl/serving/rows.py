@@ -21,11 +21,18 @@ from cvfl.types import OnStep
 
 OUTPUTS = ("score", "class", "value")
 """Names that an id column may not have in the result."""
+PARTIES = "parties"
+"""The column that says which parties a score is by, where not all are needed."""
+NOT_HELD = -1
+"""The place of a row that is not in a table."""
 
 
 @dataclass(frozen=True)
 class Shared:
-    """The rows that all parties hold, in the order of the first one's table: their ids, and places in each table."""
+    """The rows that are scored, in the order of the first party's table: their ids, and places in each table.
+
+    They are those that all parties hold, or those of any; then some have the place `NOT_HELD` in a table.
+    """
 
     names: tuple[str, ...]
     """Of the id columns; none if rows have no ids."""
@@ -90,6 +97,25 @@ def shared_rows(tables: Mapping[str, Table], bundles: Mapping[str, PartyBundle],
     return Shared(id_names(_reading(bundles[first])), texts, found, (*notes, *left_out(sizes, len(texts))))
 
 
+def rows_of_any(tables: Mapping[str, Table], bundles: Mapping[str, PartyBundle], on_step: OnStep) -> Shared:
+    """The rows of the people whom any of these parties holds: those of the first one's table, then further ones."""
+    first = next(iter(tables))
+    if _reading(bundles[first]).alignment == "aligned":
+        return _as_they_are(tables)
+    notes: tuple[str, ...] = ()
+    held = {}
+    for name, table in tables.items():
+        held[name], more = own_ids(table, bundles[name], on_step)
+        notes += more
+    check_case(held)
+    texts = list(dict.fromkeys(text for own in held.values() for text in own))
+    places = {
+        name: np.fromiter((own.get(text, NOT_HELD) for text in texts), np.int64, len(texts))
+        for name, own in held.items()
+    }
+    return Shared(id_names(_reading(bundles[first])), texts, places, notes)
+
+
 def own_ids(table: Table, bundle: PartyBundle, on_step: OnStep) -> tuple[dict[str, int], tuple[str, ...]]:
     """The ids of a table with their places, and what was done to them."""
     on_step(f"{bundle.role}: reading ids", 0, 0)
@@ -116,7 +142,7 @@ def _as_they_are(tables: Mapping[str, Table]) -> Shared:
 
 def id_names(known: Reading) -> tuple[str, ...]:
     """What id columns are called beside scores."""
-    return tuple(f"id_{name}" if name.startswith(OUTPUTS) else name for name in known.id)
+    return tuple(f"id_{name}" if name.startswith(OUTPUTS) or name == PARTIES else name for name in known.id)
 
 
 def _reading(bundle: PartyBundle) -> Reading:

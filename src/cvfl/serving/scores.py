@@ -48,6 +48,14 @@ def scores_of(bundle: ServerBundle, outputs: Tensor) -> dict[str, pa.Array]:
     return named_scores(bundle.loss, bundle.classes, numbers_of(bundle, outputs))
 
 
+def by_whom(names: Sequence[str], held: Sequence[Tensor]) -> pa.Array:
+    """For every row the names of the parties that hold it, with commas between them."""
+    weights = 1 << np.arange(len(names))
+    there, at = np.unique(weights @ torch.stack([*held]).numpy(), return_inverse=True)
+    words = [", ".join(name for name, bit in zip(names, weights, strict=True) if code & bit) for code in there]
+    return pa.array(words).take(pa.array(at))
+
+
 def _classes(classes: Sequence[str], chosen: NDArray[np.float64]) -> pa.Array:
     places = pa.array(chosen.astype(np.int64))
     return pa.array(classes).take(places) if classes else places

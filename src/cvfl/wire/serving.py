@@ -68,7 +68,7 @@ class Found:
 @dataclass(frozen=True)
 class Answer:
     """Of the `count` rows: a bit each for the server, whether it has a score, and for every party, whether it knows
-    the row; and the scores, `columns` numbers of eight bytes for each row of which all these bits are set.
+    the row; and the scores, `columns` numbers of eight bytes for each row that has one.
     """
 
     t0: int

@@ -229,10 +229,11 @@ def serving_of_lies(given, tmp_path_factory):
         lambda number, run: Answer(number, 1, 2, (b"\1",) * 3, b""),
         lambda number, run: Answer(number, 1, 2, (b"\1",) * 3, np.full(2, np.nan).tobytes()),
         lambda number, run: Answer(number, 2, 2, (b"\1",) * 3, bytes(16)),
+        lambda number, run: Answer(number, 1, 2, (b"\1", b"\1", b"\0"), bytes(16)),
         lambda number, run: Answer(number + 3, 1, 2, (b"\1",) * 3, bytes(16)),
         lambda number, run: Ask(number, 0, run, bytes(16)),
     ],
-    ids=["no scores", "no number", "other rows", "not asked", "asks the door"],
+    ids=["no scores", "no number", "other rows", "too few", "not asked", "asks the door"],
 )
 def test_a_server_that_lies_is_refused_by_the_door(lie, given, serving_of_lies):
     serving = serving_of_lies

@@ -13,6 +13,7 @@ from torch import nn
 from cvfl.compress import build
 from cvfl.config.modes import check_step_size
 from cvfl.config.schema import RunConfig
+from cvfl.config.sections import AbsenceConfig
 from cvfl.config.terms import NOT_TERMS, NOT_TERMS_OF_DATA
 from cvfl.errors import CvflError, LocalProtocolError, RemoteProtocolError
 from cvfl.federation.build import Facts
@@ -41,6 +42,8 @@ def terms_of(config: RunConfig) -> dict[str, Any]:
         del values["class_weight"]
     if config.decision == Decision():  # likewise
         del values["decision"]
+    if config.absence == AbsenceConfig():  # likewise
+        del values["absence"]
     for key in ("label_holder", "split_groups"):
         if values["data"][key] is None:  # likewise
             del values["data"][key]

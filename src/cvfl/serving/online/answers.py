@@ -23,6 +23,8 @@ class Meaning:
     def __init__(self, bundle: PartyBundle, server: ServerBundle | None) -> None:
         told = bundle.table.classes if bundle.table else ()
         self.run, self._classes = bundle.run, (server.classes if server else ()) or told
+        self.partly = bundle.absence
+        """Whether rows that some parties do not know have scores, too; then it is said who knew them."""
 
     def of(self, numbers: Sequence[float]) -> dict[str, Any]:
         """One row in the plain form."""
@@ -46,7 +48,8 @@ def plain_answer(ids: Sequence[Id], reply: Reply, meaning: Meaning, names: Seque
     rows, found = reply.numbers.tolist(), []
     for parts, row, unknown in zip(ids, reply.rows, reply.unknown, strict=True):
         called: Any = parts[0] if len(parts) == 1 else list(parts)
-        found.append({"id": called} | (meaning.of(rows[row]) if row >= 0 else {"error": _why(unknown, names)}))
+        who = {"parties": _who(unknown, names)} if meaning.partly else {}
+        found.append({"id": called} | (meaning.of(rows[row]) | who if row >= 0 else {"error": _why(unknown, names)}))
     return {"run": reply.run, "scores": found}
 
 
@@ -68,13 +71,20 @@ def inference_answer(
         scores = _tensor("score", "FP64", shape, [one for row in numbers for one in row[:-1]])
         outputs = [scores, _tensor("class", "BYTES", [len(ids)], classes)]
     outputs.append(_tensor("error", "BYTES", [len(ids)], errors))
+    if meaning.partly:
+        who = [
+            ", ".join(_who(unknown, names)) if row >= 0 else ""
+            for row, unknown in zip(reply.rows, reply.unknown, strict=True)
+        ]
+        outputs.append(_tensor("parties", "BYTES", [len(ids)], who))
     answer = {"model_name": model, "model_version": reply.run, "outputs": outputs}
     return answer if request_id is None else answer | {"id": request_id}
 
 
-def metadata(model: str, run: str | None) -> dict[str, Any]:
-    """What the Open Inference Protocol says of a model."""
+def metadata(model: str, run: str | None, partly: bool = False) -> dict[str, Any]:
+    """What the Open Inference Protocol says of a model; `partly` if it scores rows that some parties do not know."""
     tensors = [("score", "FP64", [-1]), ("class", "BYTES", [-1]), ("value", "FP64", [-1]), ("error", "BYTES", [-1])]
+    tensors += [("parties", "BYTES", [-1])] if partly else []
     return {
         "name": model,
         "versions": [run] if run else [],
@@ -111,6 +121,11 @@ def _why(unknown: tuple[int, ...], names: Sequence[str]) -> str:
     if unknown == (0,):
         return "its score is not finite"
     return f"unknown at {' and '.join(names[m - 1] for m in unknown)}"
+
+
+def _who(unknown: tuple[int, ...], names: Sequence[str]) -> list[str]:
+    """The parties that know a row."""
+    return [name for m, name in enumerate(names, start=1) if m not in unknown]
 
 
 def _tensor(name: str, datatype: str, shape: list[int], data: list[Any]) -> dict[str, Any]:

@@ -197,7 +197,7 @@ def make_app(door: Door) -> FastAPI:
         def answer() -> dict[str, Any]:
             door.let_in(request)
             door.check_model(name)
-            return metadata(name, door.desk.run)
+            return metadata(name, door.desk.run, door.desk.stock.bundle.absence)
 
         return guarded(answer)
 

@@ -112,9 +112,9 @@ class Batching:
         with self._changed:
             requests = self._under_way.pop(number, [])
             self._changed.notify_all()
-        everyone = np.logical_and.reduce(scored.known)
-        at = np.where(everyone, np.cumsum(everyone) - 1, -1).tolist()
-        unknown = [()] * len(at) if everyone.all() else _unknown(scored)
+        there = scored.known[0]
+        at = np.where(there, np.cumsum(there) - 1, -1).tolist()
+        unknown = [()] * len(at) if np.all(scored.known) else _unknown(scored)
         for request in requests:
             rows = [at[place] for place in request.places]
             request.on_reply(Reply(run, rows, scored.numbers, [unknown[place] for place in request.places]))

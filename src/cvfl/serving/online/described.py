@@ -67,6 +67,11 @@ _SCORE = {
         "class": {"type": "string"},
         "value": {"type": "number", "description": "of a quantity: in the label's own units"},
         "error": {"type": "string", "description": "why there is no score, such as: unknown at shop"},
+        "parties": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "who knew the person, of a model that does with some parties",
+        },
     },
     "required": ["id"],
 }

@@ -282,7 +282,11 @@ class DoorParty(ServingParty):
         if answer.count != count or len(answer.known) != len(self.course.names) + 1:
             self._refuse(f"an answer of {answer.count} rows and {len(answer.known)} roles")
         known = tuple(read_bits(bits, count) for bits in answer.known)
-        shape = int(np.logical_and.reduce(known).sum()), answer.columns
+        store = self._kept.get(run)
+        enough = np.logical_or if store and store.model.bundle.absence else np.logical_and
+        if (known[0] & ~enough.reduce(known[1:])).any():
+            self._refuse("a score of a row that too few parties know")
+        shape = int(known[0].sum()), answer.columns
         if len(answer.scores) != 8 * shape[0] * shape[1]:
             self._refuse(f"{len(answer.scores)} bytes of scores for {shape[0]} rows of {shape[1]} numbers")
         numbers = np.frombuffer(answer.scores, dtype="<f8").astype(np.float64).reshape(shape)

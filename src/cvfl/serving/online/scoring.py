@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cvfl.errors import DecodeError, RemoteProtocolError
+from cvfl.protocol.absence import stood_in
 from cvfl.runs.bundle import ServerBundle
 from cvfl.serving.course import Course
 from cvfl.serving.embed import at_rest
@@ -32,7 +33,7 @@ class Scoring(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """The answer to what was asked: bits by role, the server first, and the scores of rows that have all bits set."""
+    """The answer to what was asked: bits by role, and the scores of rows that have the bit of the server, the first."""
 
     known: tuple[Bits, ...]
     numbers: Tensor
@@ -99,19 +100,20 @@ class Gathering:
             asked.h[found.m] = self._codecs[found.m].decode(found.packet, found.t0, shape, dtype)
 
     def _scored(self, number: int, asked: _Asked) -> Scored:
-        everyone = np.logical_and.reduce([*asked.known.values()])
-        scored, none = np.ones(asked.count, dtype=bool), torch.empty(0, asked.scoring.columns, dtype=torch.float64)
+        enough = np.logical_or if asked.scoring.bundle.stand_ins else np.logical_and
+        chosen = enough.reduce([*asked.known.values()])
+        scored, none = chosen.copy(), torch.empty(0, asked.scoring.columns, dtype=torch.float64)
         known = (scored, *(asked.known[m] for m in self._parties))
-        phi = self._embeddings(number, asked, everyone)
-        if not everyone.any():
+        phi = self._embeddings(number, asked, chosen)
+        if not chosen.any():
             return Scored(known, none)
         outputs = at_rest(asked.scoring.model, phi)
         fine = outputs.isfinite().reshape(len(outputs), -1).all(1)
-        scored[everyone] = fine.numpy()  # a row of which the model makes no number has no score
+        scored[chosen] = fine.numpy()  # a row of which the model makes no number has no score
         return Scored(known, numbers_of(asked.scoring.bundle, outputs[fine]) if bool(fine.any()) else none)
 
     def _embeddings(self, number: int, asked: _Asked, everyone: Bits) -> list[Tensor]:
-        """The embeddings, or their sum, of the rows that all parties know."""
+        """The embeddings, or their sum, of the rows that all parties know, or that any does if that is enough."""
         if self._total is not None:
             shape, dtype = (asked.count, self.course.widths[0]), asked.scoring.bundle.dtype
             total = self._total.add(asked.packets, number, shape, dtype)
@@ -120,4 +122,18 @@ class Gathering:
             return [asked.h[m] for m in self._parties]
         if not everyone.any():
             return []
+        if asked.scoring.bundle.stand_ins:
+            return self._stood_in(asked, everyone)
         return [asked.h[m][torch.from_numpy(everyone[asked.known[m]])] for m in self._parties]
+
+    def _stood_in(self, asked: _Asked, chosen: Bits) -> list[Tensor]:
+        """The embeddings of chosen rows, with what was learned in place of those that a party does not know."""
+        known = [torch.from_numpy(asked.known[m]) for m in self._parties]
+        phi = []
+        for m, width, own in zip(self._parties, self.course.widths, known, strict=True):
+            h = torch.zeros(asked.count, width, dtype=asked.scoring.bundle.dtype)
+            if m in asked.h:
+                h[own] = asked.h[m]
+            phi.append(h[torch.from_numpy(chosen)])
+        with torch.no_grad():
+            return stood_in(asked.scoring.model, phi, [~own[torch.from_numpy(chosen)] for own in known])
