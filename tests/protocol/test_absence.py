@@ -175,7 +175,7 @@ def test_without_a_rate_nothing_is_as_it_would_be_with_one() -> None:
     assert terms_of(config(**AUTO, absence={"rate": 0.1}))["absence"] == {"rate": 0.1}
 
 
-def test_a_rate_changes_what_is_learned_but_hardly_what_is_sent() -> None:
+def test_with_a_rate_embeddings_are_about_as_long_as_without() -> None:
     with_rate, without = (run(federation(**AUTO, absence={"rate": rate})).total() for rate in (0.2, 0.0))
     assert with_rate.up == pytest.approx(without.up, rel=0.3)
 
