@@ -212,9 +212,9 @@ def test_what_cannot_be_terms(agreed: Path, arguments: tuple[object, ...], line:
 
 def test_the_server_holds_parties_to_who_has_the_label(agreed: Path) -> None:
     rows = TableLabels(load_config(Path("server.toml")), ["bank", "shop"])
-    rows.check([Offer(width=4, compressor="identity", label=name == "bank") for name in ("bank", "shop")])
+    rows.check({m: Offer(width=4, compressor="identity", label=m == 1) for m in (1, 2)})
     with pytest.raises(RemoteProtocolError, match=r"data.label_holder names bank, but the table of shop has the label"):
-        rows.check([Offer(width=4, compressor="identity", label=name == "shop") for name in ("bank", "shop")])
+        rows.check({m: Offer(width=4, compressor="identity", label=m == 2) for m in (1, 2)})
 
 
 def test_damaged_signatures_are_one_line(agreed: Path) -> None:

@@ -157,7 +157,8 @@ def test_labels_and_the_secret_pass_in_one_direction_and_once(seat: Seat, how: H
     anew = seat.tables and how != "known"
     assert (Phase.SECRET in found, Phase.MATCHED in found) == (anew, anew and not seat.predicts)
     assert (Phase.ALIGNING in found) == (anew and how == "align")
-    for kind, own, told in (("RowSecret", seat.first, anew), ("Targets", seat.label, anew and not seat.predicts)):
+    gives = seat.label if seat.serves else seat.first
+    for kind, own, told in (("RowSecret", gives, anew), ("Targets", seat.label, anew and not seat.predicts)):
         passes = [way for said in found.values() for name, way in said if name == kind]
         assert passes == ([UP if own else DOWN] if told else [])
     assert {Phase.WAITING, Phase.RECALLED, Phase.KNOWN, Phase.TOLD} <= found.keys()

@@ -57,7 +57,9 @@ from cvfl.wire.control import MAX_SPEC, Count
 _CPU = torch.device("cpu")
 FirstLayer = tuple[list[Tensor], Sum]
 """The server model's first layer by party, and the rest of it."""
-Width = Annotated[int, Field(ge=1, le=1 << 20)]
+AWAY = 0
+"""The width of a party that does not take part in a session."""
+Width = Annotated[int, Field(ge=AWAY, le=1 << 20)]
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ from cvfl.wire.targets import Targets
 class PartyRole:
     """Drives one party; `done` or `refused` says that it is over.
 
-    `identity` signs its keys, `row_secret` orders the rows if it is the first party, `noise_secret` is for its noise,
+    `identity` signs its keys, `row_secret` orders the rows if this party gives it, `noise_secret` is for its noise,
     `keeper` has the alignment of an earlier run.
     """
 
@@ -191,8 +191,9 @@ class PartyRole:
     def _settle(self, settle: Settle) -> Iterable[bytes]:
         self._check(settle.session == self._session, f"rows are to be settled for session {settle.session}")
         self._check(settle.m == self._m, f"this is party {self._m} of {', '.join(self.rows.names)}, not {settle.m}")
+        self._check_members(settle)
         if self._key and settle.keys:
-            self._secrets = self._keyring.agree(self._m, self._session, self._key, settle.keys)
+            self._secrets = self._keyring.agree(self._m, self._session, self._key, settle.keys, settle.here)
         if settle.how == "known":
             known = settle.run == self._run and self.rows.sizes() is not None
             self._check(known, "rows are taken as known that are not")
@@ -205,6 +206,13 @@ class PartyRole:
         self._belongs_to("")  # until the rows are settled anew, there is nothing to go back to
         self._settling = Settling(self.rows, settle, self._secrets, self._row_secret, self.keeper)
         return self._settles(self._settling.start())
+
+    def _check_members(self, settle: Settle) -> None:
+        """Refuse a session without some parties where all are needed, and one that cannot be."""
+        M, here = len(self.rows.names), settle.here
+        self._check(self.rows.does_without or not here, "a session without some parties, which needs all")
+        proper = here == sorted({*here}) and max(here, default=M) <= M
+        self._check(proper and {self._m, settle.giver} <= {*settle.members(M)}, "a session of parties that cannot be")
 
     def _check_loss(self, t0: int) -> None:
         """Refuse to go back to a round further than a crash explains: what is kept here is not the server's to drop."""

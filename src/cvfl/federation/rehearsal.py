@@ -89,7 +89,7 @@ class Rehearsal:
     @property
     def _facts(self) -> dict[str, Any]:
         data = self.loaded.data
-        return facts_of(self.recipe.names, self._offers, self._rows, data.loss, data.outputs)
+        return facts_of(self.recipe.names, dict(enumerate(self._offers, start=1)), self._rows, data.loss, data.outputs)
 
     @property
     def _parties(self) -> list[tuple[int, str]]:

@@ -27,7 +27,7 @@ from cvfl.data.tables.split import LEFT_OUT, Part, Shares
 from cvfl.errors import DataError, LocalProtocolError, RemoteProtocolError
 from cvfl.federation.agreement.targets import Told, in_parts, read_present, read_targets, write_targets
 from cvfl.federation.agreement.terms import elsewhere
-from cvfl.federation.build import Facts, holding_of, labels_of, make_recipe, party_machine, party_maker
+from cvfl.federation.build import AWAY, Facts, holding_of, labels_of, make_recipe, party_machine, party_maker
 from cvfl.federation.load import in_order, numbered_in_order, parts_of
 from cvfl.federation.start import Start
 from cvfl.privacy.keys import PairSecrets
@@ -51,6 +51,8 @@ class PartyRows(ABC):
     """Whether the rows are new ones, which are to be predicted."""
     serves: ClassVar[bool] = False
     """Whether these are served one by one, to whoever asks for them."""
+    does_without: bool = False
+    """Whether a session may begin while some parties are away."""
     preparation: Preparation | None = None
     start: Start | None = None
     """The earlier run that this party starts from, if there is one."""
@@ -99,7 +101,7 @@ class PartyRows(ABC):
         """Hold the server to what this party knows itself: who takes part, what it sends, which rows there are."""
         known = (self.names, width, compressor, tuple(self.sizes() or ()))
         said = (facts.names, facts.widths[self.m - 1], facts.compressors[self.m - 1], facts.rows)
-        if known != said:
+        if known != said or (AWAY in facts.widths and not self.does_without):
             raise RemoteProtocolError(f"{self.name}: from the server: facts that are not those of this party")
 
     @abstractmethod

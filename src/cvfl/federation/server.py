@@ -86,7 +86,9 @@ class ServerRole:
         self._settled: dict[int, list[int]] = {}
         self._alignment: AlignmentServer | None = None
         self._taken: Counter[int] = Counter()
-        self._told_absence = True
+        self._gathered = True
+        self._here: tuple[int, ...] = ()
+        """The parties of the session."""
         if self._setup.rounds():
             known = self._setup.load(0)
             self._belongs_to(known["run"])
@@ -164,7 +166,7 @@ class ServerRole:
             self.meter.again([frame])
             return m, self._farewell(m)
         self._hellos[m] = frame
-        return m, self._absence() if self.missing else self._recall()
+        return m, self._gather()
 
     def leave(self, m: int) -> None:
         """A party's connection is gone; the run waits until it is back."""
@@ -172,11 +174,15 @@ class ServerRole:
         self.meter.again([self._hellos.pop(m, b"")])
         if not self.done:
             self._forget()
-            self._told_absence = False
+            self._gathered = False
+
+    def _gather(self) -> Replies:
+        """Begin a session, if enough parties are here; else the party with the door hears who is away."""
+        self._gathered = True
+        return self._recall() if self.rows.enough(self._offered(sorted(self._links))) else self._absence()
 
     def _absence(self) -> Replies:
         """Where rows are served, who is away is told to the party with the door."""
-        self._told_absence = True
         missing = tuple(m for m in range(1, len(self.names) + 1) if m not in self._links)
         doors = [m for m, link in self._links.items() if self.rows.serves and link.seat.label]
         return self._sent([(m, Away(missing)) for m in doors])
@@ -223,7 +229,7 @@ class ServerRole:
         match message:
             case Have():
                 self._have[m] = message
-                return self._agree() if len(self._have) == len(self.names) else []
+                return self._agree() if len(self._have) == len(self._here) else []
             case RowSecret():
                 return self._pass_secret(m, message)
             case Blinded() | Gone():
@@ -239,7 +245,7 @@ class ServerRole:
     def work(self) -> Replies:
         """The server's own steps, when the round's replies are on their way; and the end, when it has come."""
         if self.rows.serves:
-            told = [] if self._told_absence else self._absence()
+            told = [] if self._gathered else self._gather()
             return told + self._sent(self.rows.news() if self.rounds.server is not None else [])
         self.rounds.work()
         server = self.rounds.server
@@ -255,6 +261,7 @@ class ServerRole:
 
     def _recall(self) -> Replies:
         self._session += 1
+        self._here = tuple(sorted(self._links))
         self._forget()
         self.meter.session()
         return self._to_all(lambda m: Recall(session=self._session))
@@ -272,32 +279,44 @@ class ServerRole:
             self._run and self.rows.sizes() is not None and all(have.run == self._run for have in self._have.values())
         )
         how: How = "known" if known else self.rows.how
-        have = [self._have[m] for m in range(1, len(self.names) + 1)]
+        have, offers = [self._have[m] for m in self._here], self._offered(self._here)
         ids, new, kept = [one.ids for one in have], [one.new for one in have], ""
         if not known:
-            for name, one in zip(self.names, have, strict=True):
-                check_kept(name, Kept(one.run, one.rounds), self._kept, self.every)
-            self.rows.check(self._all_offers())
+            for m, one in zip(self._here, have, strict=True):
+                check_kept(self.names[m - 1], Kept(one.run, one.rounds), self._kept, self.every)
+            self.rows.check(offers)
             self.rounds.drop()
             self._belongs_to(secrets.token_hex(8))
-            outer = self.rows.outer(self._all_offers())
+            outer = self.rows.outer(offers)
             if how == "align":
                 how, kept = self.keeper.agree([one.kept for one in have], ids, new, outer)
             self.meter.anew(self.keeper.owed if how == "kept" else ())
             self.aligned = self.keeper.aligned() if how == "kept" else None
             self._alignment = self.keeper.begin(ids, kept, new, outer) if how == "align" else None
         keys = [one.key for one in have if one.key]
-        settle = Settle(session=self._session, run=self._run, m=1, how=how, keys=keys, ids=ids, kept=kept, new=new)
+        settle = Settle(
+            session=self._session,
+            run=self._run,
+            m=1,
+            how=how,
+            keys=keys,
+            ids=ids,
+            kept=kept,
+            new=new,
+            giver=self.rows.giver(offers),
+            here=list(self._here) if self.missing else [],
+        )
         return self._to_all(lambda m: settle.model_copy(update={"m": m}))
 
-    def _all_offers(self) -> list[Offer]:
-        return [self._offers[m] for m in range(1, len(self.names) + 1)]
+    def _offered(self, parties: Sequence[int]) -> dict[int, Offer]:
+        return {m: self._offers[m] for m in parties}
 
     def _pass_secret(self, m: int, message: RowSecret) -> Replies:
-        """Pass on to each party what the first one sealed for it."""
-        if message.session != self._session or len(message.sealed) != len(self.names) - 1:
+        """Pass on to each party what another one sealed for it."""
+        others = [j for j in self._here if j != m]
+        if message.session != self._session or len(message.sealed) != len(others):
             raise RemoteProtocolError(f"{self.names[m - 1]}: not one secret of the rows for each other party")
-        sealed = enumerate(message.sealed, start=2)
+        sealed = zip(others, message.sealed, strict=True)
         return self._sent([(j, RowSecret(session=self._session, sealed=[text])) for j, text in sealed])
 
     def _align(self, m: int, message: Blinded | Gone) -> Replies:
@@ -321,7 +340,7 @@ class ServerRole:
         if settled.session != self._session:
             raise RemoteProtocolError(f"{self.names[m - 1]}: rows of session {settled.session}")
         self._settled[m] = settled.rows
-        return self._begin() if len(self._settled) == len(self.names) else []
+        return self._begin() if len(self._settled) == len(self._here) else []
 
     def _has_completed(self, m: int, complete: Complete) -> Replies:
         assert self.rounds.server is not None  # since the rounds have begun
@@ -337,14 +356,14 @@ class ServerRole:
 
     def _begin(self) -> Replies:
         """All rows are in their order: back to the newest round that everyone has kept."""
-        sizes = self.rows.settled(self._settled[1])
+        sizes = self.rows.settled(self._settled[self._here[0]])
         for m, rows in sorted(self._settled.items()):
             if rows != sizes:
                 raise RemoteProtocolError(
                     f"{self.names[m - 1]} has {rows} training, validation and test rows, the server {sizes}"
                 )
         t0 = common_round(self._kept, [Kept(have.run, have.rounds) for have in self._have.values()], self.every)
-        self.facts = facts = self.rows.facts(self._all_offers())
+        self.facts = facts = self.rows.facts(self._offered(self._here))
         replies = self._to_all(lambda m: Begin(session=self._session, m=m, t0=t0, facts=facts))
         for m, hello in self._hellos.items():
             self.meter.add(m, Direction.UP, hello)

@@ -34,14 +34,15 @@ class SessionKey:
         self._private = X25519PrivateKey.generate()
         self.public = self._private.public_key().public_bytes_raw()
 
-    def agree(self, m: int, publics: Sequence[bytes]) -> PairSecrets:
-        """Secrets with every other party, from the public keys of parties 1..M in their order."""
-        if not 1 <= m <= len(publics) or publics[m - 1] != self.public:
+    def agree(self, m: int, publics: Sequence[bytes], here: Sequence[int] = ()) -> PairSecrets:
+        """Secrets with every other party, from the public keys of those who are `here`, or of all, in their order."""
+        told = dict(zip(here or range(1, len(publics) + 1), publics, strict=True))
+        if told.get(m) != self.public:
             raise RemoteProtocolError(f"the key of party {m} is not the one that it sent")
         if len(set(publics)) < len(publics) or any(len(public) != PUBLIC for public in publics):
             raise RemoteProtocolError("the public keys of the session are malformed, or two are the same")
         everyone = b"".join(publics)  # bound to who takes part: another set of keys gives other secrets
-        return PairSecrets(m, {j: self._shared(j, public) for j, public in enumerate(publics, 1) if j != m}, everyone)
+        return PairSecrets(m, {j: self._shared(j, public) for j, public in told.items() if j != m}, everyone)
 
     def _shared(self, j: int, public: bytes) -> bytes:
         try:
@@ -69,16 +70,19 @@ class Keyring:
         certificate = self.identity.certificate.decode("ascii", "replace")
         return PublicKey(public=key.public.hex(), certificate=certificate, signature=signature.hex())
 
-    def agree(self, m: int, session: int, key: SessionKey, keys: Sequence[PublicKey]) -> PairSecrets:
-        """The secrets of party m with every other party."""
-        if len(keys) != len(self.names):
-            raise RemoteProtocolError(f"{len(keys)} keys for a session of {len(self.names)} parties")
-        for j, other in enumerate(keys, start=1):
+    def agree(
+        self, m: int, session: int, key: SessionKey, keys: Sequence[PublicKey], here: Sequence[int] = ()
+    ) -> PairSecrets:
+        """The secrets of party m with every other party that is `here`, or with all."""
+        members = here or range(1, len(self.names) + 1)
+        if len(keys) != len(members):
+            raise RemoteProtocolError(f"{len(keys)} keys for a session of {len(members)} parties")
+        for j, other in zip(members, keys, strict=True):
             if self.identity is not None and j != m:
                 name, content = self.names[j - 1], self._content(j, session, other.public)
                 certificate, signature = other.certificate.encode(), bytes.fromhex(other.signature)
                 self.identity.verify(name, certificate, signature, content, self.fingerprints.get(name))
-        return key.agree(m, [bytes.fromhex(other.public) for other in keys])
+        return key.agree(m, [bytes.fromhex(other.public) for other in keys], members)
 
     def _content(self, m: int, session: int, public: str) -> bytes:
         """What is signed."""

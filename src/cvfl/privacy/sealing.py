@@ -34,12 +34,18 @@ class _Way:
 
 
 class Sealing:
-    """Seals what a party sends to others for one purpose, and opens what they sent to it, in one session."""
+    """Seals what a party sends to others for one purpose, and opens what they sent to it, in one session.
 
-    def __init__(self, secrets: PairSecrets, names: Sequence[str], purpose: str = "passed") -> None:
+    It is one of those who are `here`, or of all.
+    """
+
+    def __init__(
+        self, secrets: PairSecrets, names: Sequence[str], purpose: str = "passed", here: Sequence[int] = ()
+    ) -> None:
         self.m, self.names, self._secrets, self._purpose = secrets.m, tuple(names), secrets, purpose
-        if {secrets.m, *secrets.others} != set(range(1, len(names) + 1)):
-            raise RemoteProtocolError(f"keys of {len(secrets.others) + 1} parties for a session of {len(names)}")
+        members = {*here} or {*range(1, len(names) + 1)}
+        if {secrets.m, *secrets.others} != members:
+            raise RemoteProtocolError(f"keys of {len(secrets.others) + 1} parties for a session of {len(members)}")
         self._ways: dict[tuple[int, int], _Way] = {}
 
     def seal(self, to: int, message: Message) -> Passed:

@@ -8,6 +8,7 @@ import torch
 
 from cvfl.compress import Identity, Masked, Scalar, build
 from cvfl.errors import RemoteProtocolError
+from cvfl.federation.build import AWAY
 from cvfl.protocol import Codec, Loss, Plan, StepSize
 from cvfl.protocol.aggregate import Aggregate
 from cvfl.protocol.coding.codec import Samples
@@ -48,6 +49,16 @@ class Course:
             step_size=StepSize(eta=1.0),
             dtype=dtype,
         )
+
+    @property
+    def here(self) -> tuple[int, ...]:
+        """The parties that take part: all but those that are away."""
+        return tuple(m for m, width in enumerate(self.widths, start=1) if width != AWAY)
+
+    @property
+    def away(self) -> tuple[int, ...]:
+        """Those that are."""
+        return tuple(m for m, width in enumerate(self.widths, start=1) if width == AWAY)
 
     @property
     def batches(self) -> int:

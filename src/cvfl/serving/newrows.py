@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from cvfl.config.schema import RunConfig
 from cvfl.data.tables.ids import BETWEEN
 from cvfl.data.tables.table import Table
 from cvfl.errors import DataError, RemoteProtocolError
-from cvfl.federation.agreement.labels import TableLabels
+from cvfl.federation.agreement.labels import TableLabels, labelled
 from cvfl.federation.agreement.terms import facts_of, read_facts
 from cvfl.federation.build import Facts
 from cvfl.federation.load import in_order, numbered_in_order
@@ -176,9 +176,9 @@ class NewLabels(TableLabels):
         self._sizes = sizes
         return sizes
 
-    def facts(self, offers: Sequence[Offer]) -> dict[str, Any]:
+    def facts(self, offers: Mapping[int, Offer]) -> dict[str, Any]:
         """What the parties must know of each other."""
-        self._label = next(m for m, offer in enumerate(offers, start=1) if offer.label)
+        self._label = labelled(offers)
         if self.bundle is None:
             return super().facts(offers)
         facts = facts_of(self.names, offers, self.sizes() or [], self.bundle.loss, self.bundle.outputs)

@@ -37,7 +37,7 @@ from cvfl.wire.targets import Targets, decode_targets, encode_targets
 
 CONTROL, TARGETS = 7, 8
 MAX_CONTROL = 1 << 20
-PROTOCOL = 11
+PROTOCOL = 12
 """Version of the messages and of what they mean; it changes when either does."""
 
 
@@ -133,7 +133,8 @@ class Settle(_Message):
     an alignment that starts now.
 
     `keys` are those of all parties if they need any, and `ids` how many each has to align. `kept` names the alignment
-    to go on with, if any, and `new` says how many ids of each came since.
+    to go on with, if any, and `new` says how many ids of each came since. `giver` is the party whose secret orders the
+    rows. `here` are the parties of a session without some; else it is one of all.
     """
 
     type: Literal["settle"] = "settle"
@@ -145,12 +146,25 @@ class Settle(_Message):
     ids: list[Count] = Field(default_factory=list, max_length=MAX_PARTIES)
     kept: RunId = ""
     new: list[Count] = Field(default_factory=list, max_length=MAX_PARTIES)
+    giver: Party = 1
+    here: list[Party] = Field(default_factory=list, max_length=MAX_PARTIES)
+
+    @model_serializer(mode="wrap")
+    def _short(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without what is so in every session of all."""
+        values: dict[str, Any] = whole(self)
+        usual = {"giver": 1, "here": []}
+        return {key: value for key, value in values.items() if key not in usual or value != usual[key]}
+
+    def members(self, M: int) -> tuple[int, ...]:
+        """The parties of the session, of M that there are."""
+        return tuple(self.here or range(1, M + 1))
 
 
 class RowSecret(_Message):
-    """From the first party: by what rows are ordered and split, sealed for each of the others. The server has no key.
+    """From the first party, or that of the door: by what rows are ordered and split, sealed for each of the others.
 
-    To a party only its own goes.
+    The server has no key. To a party only its own goes.
     """
 
     type: Literal["row secret"] = "row secret"

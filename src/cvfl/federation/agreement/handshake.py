@@ -5,7 +5,7 @@
                 or somebody left
     RECALLED    the server sent Recall    up Have: the rounds that the party has kept
     KNOWN       the party sent Have       down Settle, when all have said so
-    SECRET      rows are settled anew     RowSecret: up from the first party, down to the others
+    SECRET      rows are settled anew     RowSecret: up from the first party, or the door's, down to the others
     ALIGNING    rows are found by ids     up and down Blinded, up Gone, down Matched
     MATCHED     the rows are in order     Targets: up from the party with the label, down to the others
     TOLD        what rows are for is      up Settled
@@ -20,8 +20,9 @@
 Rows that are known, and those of a data set by name, go from KNOWN to TOLD; rows that are taken as they are, or as an
 earlier alignment found them, skip ALIGNING. New rows, which are to be predicted, skip MATCHED. A session begins with
 Recall, whenever a role has come back, from any phase. Where rows are served, the party with the door hears from any
-phase who is away, and waits then. Each end follows the table by what it sends and gets; a message
-that is not in it is refused with the name of who sent it, and changes nothing.
+phase who is away, and waits then; with models that do without some parties a session begins with those who are here.
+Each end follows the table by what it sends and gets; a message that is not in it is refused with the name of who sent
+it, and changes nothing.
 """
 
 from __future__ import annotations
@@ -120,10 +121,11 @@ class Seat:
     def allows(self, kind: type, way: Direction) -> bool:
         """Who sends: the first party its secret of the rows, the party with the label what rows are for.
 
-        It alone asks, gets scores, and hears which runs all have, who is away and who owes an answer.
+        Of rows that are served the party with the label gives the secret, too, since it is in every session. It alone
+        asks, gets scores, and hears which runs all have, who is away and who owes an answer.
         """
         if kind is RowSecret:
-            return (way is UP) == self.first
+            return (way is UP) == (self.label if self.serves else self.first)
         if kind is Prediction:
             return way is UP or self.label
         if kind is Owing:

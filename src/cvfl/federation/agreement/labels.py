@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -77,11 +77,19 @@ class ServerRows(ABC):
             run = self.start.run if self.start else ""
             raise TermsError(f"{name} {said} run {run}, which all start from; start it with {what}")
 
-    def check(self, offers: Sequence[Offer]) -> None:
+    def enough(self, offers: Mapping[int, Offer]) -> bool:
+        """Whether a session can begin with these parties."""
+        return len(offers) == len(self.names)
+
+    def giver(self, offers: Mapping[int, Offer]) -> int:
+        """The party whose secret orders the rows."""
+        return 1
+
+    def check(self, offers: Mapping[int, Offer]) -> None:
         """Refuse parties that cannot settle their rows together."""
         return
 
-    def outer(self, offers: Sequence[Offer]) -> int:
+    def outer(self, offers: Mapping[int, Offer]) -> int:
         """The party whose rows are those of the run, in an outer alignment; else rows are those that all hold."""
         return SERVER
 
@@ -101,7 +109,7 @@ class ServerRows(ABC):
         """Have the labels that `state` told."""
         return
 
-    def facts(self, offers: Sequence[Offer]) -> dict[str, Any]:
+    def facts(self, offers: Mapping[int, Offer]) -> dict[str, Any]:
         """What the parties must know of each other."""
         return facts_of(self.names, offers, self.sizes() or [], self._loss, self._outputs)
 
@@ -124,6 +132,11 @@ class ServerRows(ABC):
     def news(self) -> list[tuple[int, Message]]:
         """What parties are to be told while the session goes on, and no message of theirs asked for."""
         return []
+
+
+def labelled(offers: Mapping[int, Offer]) -> int:
+    """The party that holds the label."""
+    return next(m for m, offer in offers.items() if offer.label)
 
 
 class NamedLabels(ServerRows):
@@ -159,9 +172,9 @@ class TableLabels(ServerRows):
         """What each shared row is for."""
         return bytes(self._known.parts) if self._known else b""
 
-    def check(self, offers: Sequence[Offer]) -> None:
+    def check(self, offers: Mapping[int, Offer]) -> None:
         """One party holds the label: without it everyone would wait for labels that never come."""
-        holders = [name for name, offer in zip(self.names, offers, strict=True) if offer.label]
+        holders = [self.names[m - 1] for m, offer in offers.items() if offer.label]
         if len(holders) != 1:
             said = " and ".join(holders) or "none"
             raise RemoteProtocolError(f"exactly one party holds the label, not {said}; set its key label")
@@ -170,13 +183,13 @@ class TableLabels(ServerRows):
             if named not in (None, *holders):
                 raise RemoteProtocolError(f"{key} names {named}, but the table of {holders[0]} has the label")
 
-        self.classes = next(tuple(map(plain, offer.classes)) for offer in offers if offer.label)
+        self.classes = next(tuple(map(plain, offer.classes)) for offer in offers.values() if offer.label)
 
-    def outer(self, offers: Sequence[Offer]) -> int:
+    def outer(self, offers: Mapping[int, Offer]) -> int:
         """The party with the label, if the terms say so."""
         if self.config.data.alignment != "outer" or self.predicts:
             return SERVER
-        return [offer.label for offer in offers].index(True) + 1
+        return labelled(offers)
 
     def accept(self, targets: Targets) -> None:
         """Take the labels, or only what rows are for when labels stay with their holder."""

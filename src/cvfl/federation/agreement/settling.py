@@ -1,10 +1,11 @@
 """How a party settles its rows with the others, once in a session: their order, who is shared, what rows are for.
 
-    the first party ──RowSecret──▶ the others        by what rows are ordered and split; the server cannot read it
+    the giver       ──RowSecret──▶ the others        by what rows are ordered and split; the server cannot read it
     all             ◀──alignment──▶ all              unless rows are taken as they are, or as found before
     the label holder ──Targets──▶ the others         what each shared row is for, and which the receiver holds
 
-Rows of a data set by name are in their order already. Messages go in and come out; what may come when is the affair of
+The giver is the first party, or the one with the door where rows are served. Rows of a data set by name are in their
+order already. Messages go in and come out; what may come when is the affair of
 handshake.py.
 """
 
@@ -31,7 +32,7 @@ _ABOUT, _HELD = b"row secret", b"rows that are held"
 class Settling:
     """The settling of a party's rows that `settle` asked for; `done` says that they are settled.
 
-    `row_secret` is what the first party has rows ordered by, `keeper` has the alignment of an earlier run.
+    `row_secret` is what the giver has rows ordered by, `keeper` has the alignment of an earlier run.
     """
 
     def __init__(
@@ -48,7 +49,8 @@ class Settling:
         """How many ids of each other party were blinded here."""
         self._alignment: AlignmentParty | None = None
         self._settle, self._key, self._keeper = settle, row_secret, keeper
-        self._sealing = Sealing(secrets, rows.names, "rows") if secrets else None
+        self._members = settle.members(len(rows.names))
+        self._sealing = Sealing(secrets, rows.names, "rows", self._members) if secrets else None
         if rows.tables and self._sealing is None:
             raise RemoteProtocolError(f"{rows.name}: from the server: the keys of the parties are missing")
 
@@ -56,8 +58,8 @@ class Settling:
         """What is to be said first."""
         if not self.rows.tables:
             yield from self._in_order(self.rows.settle(None, b""))
-        elif self.rows.m == 1:
-            others = range(2, len(self.rows.names) + 1)
+        elif self.rows.m == self._settle.giver:
+            others = [j for j in self._members if j != self.rows.m]
             sealed = [self._sealed.seal_bytes(j, self._key, _ABOUT).hex() for j in others]
             yield RowSecret(session=self._settle.session, sealed=sealed)
             yield from self._find_rows()
@@ -82,7 +84,9 @@ class Settling:
     def _opened(self, message: RowSecret) -> bytes:
         if message.session != self._settle.session or len(message.sealed) != 1:
             raise RemoteProtocolError(f"{self.rows.name}: from the server: no secret of the rows for this party")
-        return self._sealed.open_bytes(1, bytes.fromhex(message.sealed[0]), _ABOUT, "the secret of the rows")
+        return self._sealed.open_bytes(
+            self._settle.giver, bytes.fromhex(message.sealed[0]), _ABOUT, "the secret of the rows"
+        )
 
     def _find_rows(self) -> Iterable[Said]:
         """The parties share the secret: take the rows as they are or were found before, or begin to align them."""

@@ -16,7 +16,7 @@ from cvfl.config.schema import RunConfig
 from cvfl.config.sections import AbsenceConfig
 from cvfl.config.terms import NOT_TERMS, NOT_TERMS_OF_DATA
 from cvfl.errors import CvflError, LocalProtocolError, RemoteProtocolError
-from cvfl.federation.build import Facts
+from cvfl.federation.build import AWAY, Facts
 from cvfl.federation.start import Start
 from cvfl.protocol import Certificate, Decision, Loss
 from cvfl.wire.control import MAX_CLASS, MOST_CERTIFICATES, MOST_CLASSES, Offer
@@ -78,19 +78,21 @@ def offer_of(config: RunConfig, name: str, classes: Sequence[str] = (), start: S
 
 
 def facts_of(
-    names: Sequence[str], offers: Sequence[Offer], sizes: Sequence[int], loss: Loss, outputs: int
+    names: Sequence[str], offers: Mapping[int, Offer], sizes: Sequence[int], loss: Loss, outputs: int
 ) -> dict[str, Any]:
-    """What the parties must know of each other, from their offers; a bad offer is refused by name."""
-    for name, offer in zip(names, offers, strict=True):
+    """What the parties must know of each other, from the offers of those who are here; a bad one is refused by name."""
+    for m, offer in offers.items():
         try:
             build(offer.compressor)
         except CvflError as error:
-            raise RemoteProtocolError(f"{name}: {error}") from None
-    _check_size([offer.width for offer in offers], outputs)
+            raise RemoteProtocolError(f"{names[m - 1]}: {error}") from None
+    everyone = range(1, len(names) + 1)
+    widths = [offers[m].width if m in offers else AWAY for m in everyone]
+    _check_size(widths, outputs)
     return {
         "names": list(names),
-        "widths": [offer.width for offer in offers],
-        "compressors": [offer.compressor for offer in offers],
+        "widths": widths,
+        "compressors": [offers[m].compressor if m in offers else "" for m in everyone],
         "rows": list(sizes),
         "loss": str(loss),
         "outputs": outputs,

@@ -49,7 +49,8 @@ def plain_answer(ids: Sequence[Id], reply: Reply, meaning: Meaning, names: Seque
     for parts, row, unknown in zip(ids, reply.rows, reply.unknown, strict=True):
         called: Any = parts[0] if len(parts) == 1 else list(parts)
         who = {"parties": _who(unknown, names)} if meaning.partly else {}
-        found.append({"id": called} | (meaning.of(rows[row]) | who if row >= 0 else {"error": _why(unknown, names)}))
+        why = {"error": _why(unknown, names, reply.away)} if row < 0 else {}
+        found.append({"id": called} | (why or meaning.of(rows[row]) | who))
     return {"run": reply.run, "scores": found}
 
 
@@ -61,7 +62,9 @@ def inference_answer(
     rows, columns = reply.numbers.tolist(), reply.numbers.shape[1]
     blank = [0.0] * columns
     numbers = [rows[row] if row >= 0 else blank for row in reply.rows]
-    errors = ["" if row >= 0 else _why(who, names) for row, who in zip(reply.rows, reply.unknown, strict=True)]
+    errors = [
+        "" if row >= 0 else _why(who, names, reply.away) for row, who in zip(reply.rows, reply.unknown, strict=True)
+    ]
     kind = kinds_of(columns)
     if kind == "value":
         outputs = [_tensor("value", "FP64", [len(ids)], [row[0] for row in numbers])]
@@ -113,14 +116,20 @@ def read_inference(body: Any) -> tuple[Any, str | None]:
 def _some(reply: Reply, names: Sequence[str]) -> None:
     """A request of which no id is known is an error of its own."""
     if all(row < 0 for row in reply.rows):
-        why = sorted({_why(who, names) for who in reply.unknown})
+        why = sorted({_why(who, names, reply.away) for who in reply.unknown})
         raise DoorError(404, "unknown_ids", f"no id has a score: {'; '.join(why)}")
 
 
-def _why(unknown: tuple[int, ...], names: Sequence[str]) -> str:
-    if unknown == (0,):
+def _why(unknown: tuple[int, ...], names: Sequence[str], away: Sequence[int]) -> str:
+    if 0 in unknown:
         return "its score is not finite"
-    return f"unknown at {' and '.join(names[m - 1] for m in unknown)}"
+    said = f"unknown at {' and '.join(names[m - 1] for m in unknown if m not in away)}"
+    return f"{said}, and {absent([names[m - 1] for m in away])}" if away else said
+
+
+def absent(names: Sequence[str]) -> str:
+    """Who is away, in words."""
+    return f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'} away"
 
 
 def _who(unknown: tuple[int, ...], names: Sequence[str]) -> list[str]:

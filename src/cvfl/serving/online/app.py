@@ -114,7 +114,7 @@ class Door:
             raise DoorError(400, "bad_json", "the request is not JSON") from None
 
     async def _reply(self, ids: list[Id]) -> Reply:
-        if (trouble := self.trouble) is not None:
+        if self.stopping and (trouble := self.trouble) is not None:
             raise trouble
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[Reply | DoorError] = loop.create_future()
@@ -127,7 +127,8 @@ class Door:
             loop.call_soon_threadsafe(settle, reply)
 
         def expire() -> None:
-            settle(DoorError(504, "timeout", f"no answer within {seconds:g} s from {self.desk.late}"))
+            late = DoorError(504, "timeout", f"no answer within {seconds:g} s from {self.desk.late}")
+            settle(self.desk.trouble or late)
 
         seconds = self.limits.timeout
         self.desk.submit(ids, seconds, told)

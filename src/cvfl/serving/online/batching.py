@@ -4,7 +4,8 @@
     request ─┼─▶ those waiting ─┤
     request ─┘                  └─▶ message 8 when an answer makes room for it
 
-Nobody waits for company: a request goes at once if there is room. An id that several ask for travels once.
+Nobody waits for company: a request goes at once if there is room. An id that several ask for travels once. While roles
+agree on a session requests wait, and those that were under way are sent again: to ask changes nothing.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ ROWS = 4096
 """Rows of a message."""
 WAITING = 1 << 17
 """Rows that may wait."""
+STARTING = "starting"
+"""The code of a trouble that passes by itself: a session is about to begin."""
+_PAUSE = 0.01
 
 
 class DoorError(Exception):
@@ -45,6 +49,8 @@ class Reply(NamedTuple):
     numbers: Tensor
     unknown: Sequence[tuple[int, ...]]
     """By id: the roles that do not know it, 0 for the server, which has no score then."""
+    away: tuple[int, ...] = ()
+    """Parties that could not be asked; they are among those that do not know an id."""
 
 
 OnReply = Callable[[Reply | DoorError], None]
@@ -117,11 +123,18 @@ class Batching:
         unknown = [()] * len(at) if np.all(scored.known) else _unknown(scored)
         for request in requests:
             rows = [at[place] for place in request.places]
-            request.on_reply(Reply(run, rows, scored.numbers, [unknown[place] for place in request.places]))
+            missed = [unknown[place] for place in request.places]
+            request.on_reply(Reply(run, rows, scored.numbers, missed, scored.away))
 
     def lost(self, trouble: DoorError) -> None:
-        """The session is over: nobody under way or waiting gets an answer."""
+        """The session is over: if another is about to begin requests wait for it, else nobody gets an answer."""
         with self._changed:
+            if trouble.code == STARTING:
+                again = [request for _, requests in sorted(self._under_way.items()) for request in requests]
+                self._waiting.extendleft(reversed(again))
+                self._under_way.clear()
+                self._changed.notify_all()
+                return
             lost = [*(request for requests in self._under_way.values() for request in requests), *self._waiting]
             self._under_way.clear()
             self._waiting.clear()
@@ -137,7 +150,11 @@ class Batching:
             for request in batch:
                 request.places = [places.setdefault(text, len(places)) for text in request.texts]
             trouble = self._ask(list(places), lambda number, batch=batch: self._sent(number, batch))  # type: ignore[misc]
-            if trouble is not None:
+            if trouble is not None and trouble.code == STARTING:
+                with self._changed:
+                    self._waiting.extendleft(reversed(batch))
+                    self._changed.wait(_PAUSE)
+            elif trouble is not None:
                 for request in batch:
                     request.on_reply(trouble)
 
@@ -161,6 +178,7 @@ class Batching:
 
 
 def _unknown(scored: Scored) -> list[tuple[int, ...]]:
-    """By row: the parties that do not know it; the server has no score of a row that all know."""
-    columns = np.array(scored.known)
-    return [tuple((np.flatnonzero(~bits[1:]) + 1).tolist() or ([] if bits[0] else [0])) for bits in columns.T]
+    """By row: the parties that do not know it; or the server, which has no score although enough know it."""
+    known = np.array(scored.known[1:])
+    lost = scored.enough & ~scored.known[0]
+    return [(0,) if no else tuple((np.flatnonzero(~bits) + 1).tolist()) for no, bits in zip(lost, known.T, strict=True)]

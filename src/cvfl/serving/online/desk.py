@@ -11,7 +11,8 @@ from typing import Any
 
 from cvfl.runs.bundle import PartyBundle
 from cvfl.runtime.carrier import Turn
-from cvfl.serving.online.batching import Batching, DoorError, OnReply, Request
+from cvfl.serving.online.answers import absent
+from cvfl.serving.online.batching import STARTING, Batching, DoorError, OnReply, Request
 from cvfl.serving.online.machines import DoorParty
 from cvfl.serving.online.pseudonyms import Pseudonyms, spelled
 from cvfl.serving.online.scoring import Scored
@@ -64,13 +65,12 @@ class Desk:
         """Why nothing can be asked now."""
         if not self.connected:
             return DoorError(503, "server_away", "the server of the federation is away; it is tried again all the time")
-        if self.away:
-            return DoorError(
-                503, "party_away", f"{' and '.join(self.away)} {'are' if len(self.away) > 1 else 'is'} away"
-            )
-        if self._door is None:
-            return DoorError(503, "starting", "all roles are here and agree on a session; ask again in a moment")
-        if self._door.run is None:
+        door = self._door
+        if door is None and self.away:
+            return DoorError(503, "party_away", absent(self.away))
+        if door is None or door.common is None:
+            return DoorError(503, STARTING, "the roles that are here agree on a session; ask again in a moment")
+        if door.run is None:
             return DoorError(
                 503, "no_common_model", "there is no run whose models all roles have; bring bundles of one run"
             )
@@ -78,7 +78,7 @@ class Desk:
 
     def submit(self, ids: Sequence[Sequence[str]], seconds: float, on_reply: OnReply) -> None:
         """Ask for ids, each of one text or of several; the reply comes in another thread."""
-        if (trouble := self.trouble) is not None:
+        if (trouble := self.trouble) is not None and trouble.code != STARTING:
             raise trouble
         table = self.stock.bundle.table
         texts = [spelled(parts, table.id_type if table else "text") for parts in ids]
@@ -108,12 +108,12 @@ class Desk:
         def frames() -> Any:
             stands = self.trouble
             if stands is not None or self._door is None or self._names is None:
-                trouble.append(stands or DoorError(503, "starting", "a session is about to begin"))
+                trouble.append(stands or DoorError(503, STARTING, "a session is about to begin"))
                 return iter(())
             if self._door.exhausted:
                 self.turn.hang_up()
                 trouble.append(
-                    DoorError(503, "starting", "a session is about to begin, since this one has no numbers left")
+                    DoorError(503, STARTING, "a session is about to begin, since this one has no numbers left")
                 )
                 return iter(())
             number, messages = self._door.ask(self._names.joined(texts))
@@ -131,8 +131,9 @@ class Desk:
         self._names = Pseudonyms(secret)
 
     def begun(self, door: DoorParty) -> None:
-        """A session begins."""
-        self._door, self.away, self._owing = door, (), ()
+        """A session begins, perhaps without some parties."""
+        self._door, self._owing = door, ()
+        self.away = tuple(self.names[m - 1] for m in door.course.away)
 
     def answered(self, number: int, run: str, scored: Scored) -> None:
         """An answer has come."""
@@ -145,7 +146,7 @@ class Desk:
     def left(self, away: Sequence[str]) -> None:
         """A session is over; some parties may be away."""
         self._door, self.away = None, tuple(away)
-        self.batching.lost(self.trouble or DoorError(503, "starting", "a session is about to begin"))
+        self.batching.lost(self.trouble or DoorError(503, STARTING, "a session is about to begin"))
 
     def heard(self) -> None:
         """The server said something."""

@@ -9,7 +9,7 @@ scores. Every role says which runs it has models of, and the door asks for one t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -67,7 +67,7 @@ class ServingServer(_Serving):
 
     @property
     def _others(self) -> list[int]:
-        return [m for m in range(1, len(self.course.names) + 1) if m != self._door]
+        return [m for m in self.course.here if m != self._door]
 
     @property
     def awaited(self) -> set[int]:
@@ -100,7 +100,7 @@ class ServingServer(_Serving):
 
     def news(self) -> Replies:
         """The runs that all roles have, if the door does not know."""
-        if len(self._runs) < len(self.course.names):
+        if len(self._runs) < len(self.course.here):
             return []
         all_of = [set(runs) for runs in self._runs.values()] + ([set(self._here)] if self._scoring else [])
         common = tuple(run for run in self._runs[self._door] if all(run in runs for runs in all_of))
@@ -113,7 +113,10 @@ class ServingServer(_Serving):
     def _here(self) -> list[str]:
         """The runs that can be scored: their models take what parties send."""
         found = {run: self._scoring.get(run) for run in self._scoring.runs} if self._scoring else {}
-        return [run for run, one in found.items() if one and one.bundle.widths == self.course.widths]
+        return [run for run, one in found.items() if one and self._takes(one.bundle.widths)]
+
+    def _takes(self, widths: Sequence[int]) -> bool:
+        return all(widths[m - 1] == self.course.widths[m - 1] for m in self.course.here)
 
     def _ask(self, ask: Ask) -> Replies:
         if ask.t0 != self._number + 1:
@@ -158,7 +161,7 @@ class ServingParty(_Serving):
         if holder:
             if secrets is None:
                 raise RemoteProtocolError("the server began without the keys of the parties")
-            self._seals = Sealing(secrets, course.names)
+            self._seals = Sealing(secrets, course.names, here=course.here)
 
     def start(self) -> Iterable[Message]:
         """The runs that it has."""
@@ -213,8 +216,8 @@ class DoorParty(ServingParty):
         on_owing: OnOwing,
     ) -> None:
         super().__init__(course, m, kept, secrets, m if scoring else 0)
-        self.common: tuple[str, ...] = ()
-        """The runs that all roles have."""
+        self.common: tuple[str, ...] | None = None
+        """The runs that all roles have, once it is known."""
         self._scoring, self._on_answer, self._on_owing = scoring, on_answer, on_owing
         self._gathering = Gathering(course)
         self._open: dict[int, tuple[str, int]] = {}
@@ -222,7 +225,7 @@ class DoorParty(ServingParty):
     @property
     def run(self) -> str | None:
         """The newest run that all roles have."""
-        return next((run for run in reversed(self._kept.runs) if run in self.common), None)
+        return next((run for run in reversed(self._kept.runs) if run in (self.common or ())), None)
 
     def ask(self, pseudonyms: bytes) -> tuple[int, Iterator[Message]]:
         """Ask for rows: its number, and what is to be sent, of which all must be."""
@@ -283,8 +286,8 @@ class DoorParty(ServingParty):
             self._refuse(f"an answer of {answer.count} rows and {len(answer.known)} roles")
         known = tuple(read_bits(bits, count) for bits in answer.known)
         store = self._kept.get(run)
-        enough = np.logical_or if store and store.model.bundle.absence else np.logical_and
-        if (known[0] & ~enough.reduce(known[1:])).any():
+        partly = store is not None and store.model.bundle.absence
+        if (known[0] & ~Scored(known, torch.empty(0), partly=partly).enough).any():
             self._refuse("a score of a row that too few parties know")
         shape = int(known[0].sum()), answer.columns
         if len(answer.scores) != 8 * shape[0] * shape[1]:
@@ -292,7 +295,7 @@ class DoorParty(ServingParty):
         numbers = np.frombuffer(answer.scores, dtype="<f8").astype(np.float64).reshape(shape)
         if not np.isfinite(numbers).all():
             self._refuse("a score that is not finite")
-        self._on_answer(answer.t0, run, Scored(known, torch.from_numpy(numbers)))
+        self._on_answer(answer.t0, run, Scored(known, torch.from_numpy(numbers), self.course.away, partly))
 
 
 def _among_zeros(known: np.ndarray[tuple[int], np.dtype[np.bool_]], h: Tensor) -> Tensor:

@@ -1,19 +1,20 @@
 """The roles of serving: what each brings to the handshake of a federation, which is that of training.
 
-Rows are not aligned: the secret by which the first party would have them ordered becomes the key of pseudonyms. One
-more term, `serve`, keeps roles that train or predict out. Which run is served is settled later, and may change.
+Rows are not aligned: the secret by which a party would have them ordered becomes the key of pseudonyms; the party of
+the door gives it, which is in every session. One more term, `serve`, keeps roles that train or predict out. Which run
+is served is settled later, and may change. Models that were prepared for absence are served while parties are away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cvfl.config.modes import label_holder
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from cvfl.federation.agreement.labels import TableLabels
+from cvfl.federation.agreement.labels import TableLabels, labelled
 from cvfl.federation.agreement.terms import facts_of, read_facts, terms_of
 from cvfl.federation.build import Facts
 from cvfl.federation.party import PartyRole
@@ -62,7 +63,7 @@ class ServingRows(PartyRows):
 
     def __init__(self, stock: PartyStock, desk: Desk | None = None) -> None:
         super().__init__(stock.config, stock.name, stock.bundle.names)
-        self.stock, self.desk = stock, desk
+        self.stock, self.desk, self.does_without = stock, desk, stock.config.absence.rate > 0
         self.machine_now: ServingParty | None = None
         self._settled = False
 
@@ -144,12 +145,12 @@ class CountedRole(PartyRole):
 def party_role(
     stock: PartyStock, folder: Path, state: Path, identity: Identity | None, desk: Desk | None = None
 ) -> PartyRole:
-    """A party that serves; `folder` is for a while, `state` has the secret of the first party for ever."""
+    """A party that serves; `folder` is for a while, `state` has the secret of the door's party for ever."""
     check_serves(stock.config)
     bundle, rows = stock.bundle, ServingRows(stock, desk)
     offer = Offer(width=bundle.width, compressor=bundle.compressor, label=stock.label)
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    secret = kept_secret(state / "pseudonyms.secret") if rows.m == 1 else b""
+    secret = kept_secret(state / "pseudonyms.secret") if stock.label else b""
     kind = PartyRole if desk is None else CountedRole
     return kind(rows, serving_terms(stock.config), offer, folder, NEVER, identity, row_secret=secret)
 
@@ -166,6 +167,16 @@ class ServingLabels(TableLabels):
         self._machine: ServingServer | None = None
         self._progress = 0
 
+    def enough(self, offers: Mapping[int, Offer]) -> bool:
+        """All parties, or the door with any of those that a model prepared for absence needs no more than others."""
+        if self.config.absence.rate == 0:
+            return super().enough(offers)
+        return any(offer.label for offer in offers.values())
+
+    def giver(self, offers: Mapping[int, Offer]) -> int:
+        """The party of the door."""
+        return labelled(offers)
+
     def accept(self, targets: Targets) -> None:
         """Rows that are served have no targets."""
         raise RemoteProtocolError("targets for rows that are served")
@@ -173,13 +184,13 @@ class ServingLabels(TableLabels):
     def settled(self, sizes: list[int]) -> list[int]:
         """No rows are settled."""
         if sizes != _SIZES:
-            raise RemoteProtocolError(f"{self.names[0]}: rows are settled that are to be served")
+            raise RemoteProtocolError("rows are settled that are to be served")
         self._sizes = sizes
         return sizes
 
-    def facts(self, offers: Sequence[Offer]) -> dict[str, Any]:
+    def facts(self, offers: Mapping[int, Offer]) -> dict[str, Any]:
         """What the parties must know of each other."""
-        self._door = next(m for m, offer in enumerate(offers, start=1) if offer.label)
+        self._door = labelled(offers)
         bundle: ServerBundle | None = self._scoring.newest.bundle if self._scoring else None
         loss, outputs = (bundle.loss, bundle.outputs) if bundle else (Loss.BINARY, 1)
         return facts_of(self.names, offers, _SIZES, loss, outputs)

@@ -37,6 +37,16 @@ class Scored(NamedTuple):
 
     known: tuple[Bits, ...]
     numbers: Tensor
+    away: tuple[int, ...] = ()
+    """Parties that could not be asked."""
+    partly: bool = False
+    """Whether one party that knows a row is enough for a score."""
+
+    @property
+    def enough(self) -> Bits:
+        """The rows that enough parties know."""
+        found: Bits = (np.logical_or if self.partly else np.logical_and).reduce(self.known[1:])
+        return found
 
 
 @dataclass
@@ -61,8 +71,8 @@ class Gathering:
         self._total = course.total()
 
     @property
-    def _parties(self) -> range:
-        return range(1, len(self.course.names) + 1)
+    def _parties(self) -> tuple[int, ...]:
+        return self.course.here
 
     @property
     def missing(self) -> set[int]:
@@ -100,17 +110,19 @@ class Gathering:
             asked.h[found.m] = self._codecs[found.m].decode(found.packet, found.t0, shape, dtype)
 
     def _scored(self, number: int, asked: _Asked) -> Scored:
-        enough = np.logical_or if asked.scoring.bundle.stand_ins else np.logical_and
-        chosen = enough.reduce([*asked.known.values()])
+        partly, nowhere = asked.scoring.bundle.stand_ins, np.zeros(asked.count, dtype=np.bool_)
+        told = [asked.known.get(m, nowhere) for m in range(1, len(self.course.names) + 1)]
+        chosen = (np.logical_or if partly else np.logical_and).reduce(told)
         scored, none = chosen.copy(), torch.empty(0, asked.scoring.columns, dtype=torch.float64)
-        known = (scored, *(asked.known[m] for m in self._parties))
+        known = (scored, *told)
         phi = self._embeddings(number, asked, chosen)
         if not chosen.any():
-            return Scored(known, none)
+            return Scored(known, none, self.course.away, partly)
         outputs = at_rest(asked.scoring.model, phi)
         fine = outputs.isfinite().reshape(len(outputs), -1).all(1)
         scored[chosen] = fine.numpy()  # a row of which the model makes no number has no score
-        return Scored(known, numbers_of(asked.scoring.bundle, outputs[fine]) if bool(fine.any()) else none)
+        numbers = numbers_of(asked.scoring.bundle, outputs[fine]) if bool(fine.any()) else none
+        return Scored(known, numbers, self.course.away, partly)
 
     def _embeddings(self, number: int, asked: _Asked, everyone: Bits) -> list[Tensor]:
         """The embeddings, or their sum, of the rows that all parties know, or that any does if that is enough."""
@@ -118,7 +130,7 @@ class Gathering:
             shape, dtype = (asked.count, self.course.widths[0]), asked.scoring.bundle.dtype
             total = self._total.add(asked.packets, number, shape, dtype)
             return [self._total.decode(total, number, shape, dtype)[torch.from_numpy(everyone)]]
-        if everyone.all():
+        if all(bits.all() for bits in asked.known.values()) and len(asked.known) == len(self.course.names):
             return [asked.h[m] for m in self._parties]
         if not everyone.any():
             return []
@@ -128,12 +140,14 @@ class Gathering:
 
     def _stood_in(self, asked: _Asked, chosen: Bits) -> list[Tensor]:
         """The embeddings of chosen rows, with what was learned in place of those that a party does not know."""
-        known = [torch.from_numpy(asked.known[m]) for m in self._parties]
-        phi = []
-        for m, width, own in zip(self._parties, self.course.widths, known, strict=True):
-            h = torch.zeros(asked.count, width, dtype=asked.scoring.bundle.dtype)
+        bundle, rows = asked.scoring.bundle, torch.from_numpy(chosen)
+        phi, absent = list[Tensor](), list[Tensor]()
+        for m, width in enumerate(bundle.widths, start=1):
+            h = torch.zeros(asked.count, width, dtype=bundle.dtype)
+            own = torch.from_numpy(asked.known.get(m, np.zeros_like(chosen)))
             if m in asked.h:
                 h[own] = asked.h[m]
-            phi.append(h[torch.from_numpy(chosen)])
+            phi.append(h[rows])
+            absent.append(~own[rows])
         with torch.no_grad():
-            return stood_in(asked.scoring.model, phi, [~own[torch.from_numpy(chosen)] for own in known])
+            return stood_in(asked.scoring.model, phi, absent)
