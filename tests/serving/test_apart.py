@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +22,7 @@ from cvfl.serving.predict import Predictor
 from cvfl.serving.rows import PARTIES
 from cvfl.wire import Embedding, Prediction, encode
 from cvfl.wire.purpose import Purpose, purpose_of
+from cvfl.wire.targets import Targets
 from serving import tables
 
 SECURE = {"aggregation": "secure"}
@@ -35,9 +37,13 @@ def stack():
 class Roles:
     """All roles of a prediction in one thread, frames in the order in which they are sent."""
 
-    def __init__(self, config, run, stack):
-        self.server = ServerPrediction(config, run, stack)
-        self.parties = {name: PartyPrediction(config, name, run / PARAMETERS, stack) for name in config.party}
+    def __init__(self, config, run, stack, without=()):
+        self.server = ServerPrediction(config, run, stack, without=without)
+        self.parties = {
+            name: PartyPrediction(config, name, run / PARAMETERS, stack, without=without)
+            for name in config.party
+            if name not in without
+        }
         self.frames: list[tuple[str, bytes]] = []
         self._up: deque[tuple[str, bytes]] = deque()
         self._m: dict[str, int] = {}
@@ -113,9 +119,8 @@ def test_scores_are_those_of_one_process(kind, tmp_path, stack, monkeypatch):
         ({"privacy": SECURE | {"labels": "bank"}, "compressor": "auto", "server_model": {"name": "sum"}}, 1e-3),
         ({"compressor": "auto", "server_compressor": "auto"}, 0.02),
         ({"privacy": {"clip": 0.5}, "optimizer": {"name": "adam", "average": 0.9}}, 0.0),
-        ({"data": {"id": "person", "test_share": 0.2, "alignment": "outer"}, "privacy": {"labels": "bank"}}, 0.0),
     ],
-    ids=["private labels", "secure", "both", "auto", "clip", "outer"],
+    ids=["private labels", "secure", "both", "auto", "clip"],
 )
 def test_every_mode_predicts(changes, tolerance, tmp_path, stack, monkeypatch):
     monkeypatch.setattr(course, "BATCH", 16)
@@ -123,12 +128,84 @@ def test_every_mode_predicts(changes, tolerance, tmp_path, stack, monkeypatch):
     roles = Roles(config, run, stack)
     roles.run()
     found = roles.scores()
-    if PARTIES in expected.column_names:  # of roles apart, those whom all hold
-        expected = expected.filter(pc.equal(expected[PARTIES], "bank, shop"))
     assert found["person"].to_pylist() == expected["person"].to_pylist()
     assert roles.parties["shop"].rows.notes == ["left out, since not every party holds them: 4 of 67 at shop"]
     difference = torch.tensor(found["score"].to_pylist()) - torch.tensor(expected["score"].to_pylist())
     assert float(difference.abs().max()) <= tolerance
+
+
+EXACT = {"compressor": "auto", "server_compressor": "auto", "evaluation_compressor": "identity"}
+OUTER = {"id": "person", "test_share": 0.2, "alignment": "outer"}
+PARTLY = {
+    "absence": {"absence": {"rate": 0.3}} | EXACT,
+    "absence, private labels": {"absence": {"rate": 0.3}, "privacy": {"labels": "bank"}},
+    "outer": {"data": OUTER, "privacy": {"labels": "bank"}},
+    "outer, shared labels": {"data": OUTER} | EXACT,
+}
+
+
+@pytest.mark.parametrize("mode", PARTLY)
+def test_rows_of_the_label_holder_are_scored_with_whoever_holds_them(mode, tmp_path, stack, monkeypatch):
+    monkeypatch.setattr(course, "BATCH", 2)  # the shop holds none of the last batch
+    run, config, expected, _ = prepared(tmp_path, **PARTLY[mode])
+    roles = Roles(config, run, stack)
+    roles.run()
+    expected = expected.filter(pc.match_substring(expected[PARTIES], "bank"))
+    assert set(expected[PARTIES].to_pylist()) == {"bank", "bank, shop"}
+    found = roles.scores()
+    assert found.column_names == expected.column_names
+    assert found.equals(expected.combine_chunks())
+    assert len(found) == 66
+    note = "left out, since the party with the label does not hold them: 4 of 67 at shop"
+    assert roles.parties["shop"].rows.notes == [note]
+    sizes = {
+        len(frame) for name, frame in roles.frames if name == "from shop" and purpose_of(frame) is Purpose.PREDICTION
+    }
+    assert len(sizes) > 1  # rows that it does not hold are not sent
+
+
+def test_without_a_party_the_others_predict(tmp_path, stack):
+    run, config, _, predictor = prepared(tmp_path, absence={"rate": 0.3}, **EXACT)
+    roles = Roles(config, run, stack, without=("shop",))
+    roles.run()
+    expected = pa.Table.from_batches(predictor.of_tables({"bank": config.party["bank"].table}))
+    assert set(expected[PARTIES].to_pylist()) == {"bank"}
+    assert roles.scores().equals(expected.combine_chunks())
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "without", "line"),
+    [
+        ({}, "bank", ["shop"], "--without: this model needs every party: one that was trained with"),
+        ({"absence": {"rate": 0.3}} | EXACT, "bank", ["shp"], "--without: there is no party 'shp'; did you mean"),
+        ({"absence": {"rate": 0.3}} | EXACT, "bank", ["bank"], "--without: bank is left out, and would have nothing"),
+        (PARTLY["absence, private labels"], "bank", ["shop"], "--without: bank alone has all that it needs: take"),
+    ],
+)
+def test_parties_that_cannot_be_left_out(changes, name, without, line, tmp_path, stack):
+    config = tables.config(tables.write(tables.frames(), tmp_path), **changes)
+    with pytest.raises(ConfigError, match=line):
+        PartyPrediction(config, name, tmp_path, stack, without=without)
+
+
+def test_roles_that_leave_out_others_do_not_begin(tmp_path, stack):
+    run, config, _, _ = prepared(tmp_path, absence={"rate": 0.3}, **EXACT)
+    server = ServerPrediction(config, run, stack, without=["shop"])
+    party = PartyPrediction(config, "bank", run / PARAMETERS, stack)
+    with pytest.raises(RemoteProtocolError, match="without"):
+        server.role.join(party.role.hello(), "bank")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"parts": b"\1"}, {"labels": bytes(8)}, {"units": (0.0, 1.0)}, {"present": ()}, {"sealed": True}]
+)
+def test_nothing_is_told_of_new_rows_but_who_holds_them(changes, tmp_path, stack):
+    run, config, _, _ = prepared(tmp_path, absence={"rate": 0.3}, **EXACT)
+    rows = ServerPrediction(config, run, stack).role.rows
+    targets = Targets(1, 0, 1, b"\0", b"", (), (b"\1",))
+    rows.accept(targets)
+    with pytest.raises(RemoteProtocolError, match=r"^bank: (targets|which rows)"):
+        rows.accept(replace(targets, **changes))
 
 
 def test_rows_that_were_taken_as_they_are_stay_so(tmp_path, stack, monkeypatch):

@@ -28,6 +28,7 @@ from cvfl.cli.role import (
     Restart,
     Serve,
     State,
+    Without,
     check_kind,
     identity_of,
     state_of,
@@ -66,6 +67,7 @@ def party(
     insecure: Insecure = False,
     log_json: LogJson = False,
     predict: Predict = False,
+    without: Without = None,
     serve: Serve = False,
     model: Annotated[
         Path | None,
@@ -98,7 +100,7 @@ def party(
         settings = load_config(config, change or [])
         tell_terms(settings, seen)
         usual = Path("models") / config.stem
-        check_kind(predict, serve, from_model, joins)
+        check_kind(predict, serve, from_model, joins, without)
         if serve:
             place = state or state_of(config, f"serve-{name}")
             _serve_party(settings, name, model or usual, place, (memory << 20, refresh), insecure, seen)
@@ -106,7 +108,7 @@ def party(
         if predict:
             target = out or Path("scores.csv")
             check_form(target)
-            new = PartyPrediction(settings, name, model or usual, stack, seen.step)
+            new = PartyPrediction(settings, name, model or usual, stack, seen.step, without or ())
             new.role.identity = identity = identity_of(settings, name, insecure)
             _attend(new.role, settings, identity, seen, lambda: new.rows.notes)
             if new.rows.label:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,10 @@ Again = Annotated[bool, typer.Option("--align-again", help="Compare all ids, als
 Insecure = Annotated[bool, typer.Option("--insecure", help="No TLS; for this machine only.")]
 LogJson = Annotated[bool, typer.Option("--log-json", help="Print JSON lines instead of a live display.")]
 Predict = Annotated[bool, typer.Option("--predict", help="Score new rows with a trained model instead of training.")]
+Without = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="With --predict: go on without this party, which is away; repeat for more."),
+]
 MEMORY_MB, REFRESH = 512, 600.0
 Memory = Annotated[int, typer.Option(min=0, help="With --serve: MB for embeddings that are computed ahead.")]
 Refresh = Annotated[float, typer.Option(min=1, help="With --serve: seconds after which a query is asked again.")]
@@ -30,8 +35,16 @@ FROM = "Start from the models of an earlier run: new rows, the same columns. All
 Board = Annotated[Path | None, typer.Option("--tensorboard", help="Write scalars for TensorBoard to this folder.")]
 
 
-def check_kind(predict: bool, serve: bool, start: Path | None = None, joins: str | None = None) -> None:
+def check_kind(
+    predict: bool,
+    serve: bool,
+    start: Path | None = None,
+    joins: str | None = None,
+    without: Sequence[str] | None = None,
+) -> None:
     """Refuse options of which a role can do one: score a table, serve, or train from an earlier run or afresh."""
+    if without and not predict:
+        raise ConfigError("--without is for --predict; training needs every party, and --serve finds out who is away")
     if predict and serve:
         raise ConfigError("--predict scores a table once, --serve whatever is asked for; give one of them")
     if (predict or serve) and (start or joins):

@@ -25,6 +25,7 @@ from cvfl.cli.role import (
     Restart,
     Serve,
     State,
+    Without,
     check_kind,
     identity_of,
     state_of,
@@ -59,6 +60,7 @@ def server(
     log_json: LogJson = False,
     tensorboard: Board = None,
     predict: Predict = False,
+    without: Without = None,
     serve: Serve = False,
     model: Annotated[
         Path | None,
@@ -88,14 +90,14 @@ def server(
         settings = load_config(config, change or [])
         tell_terms(settings, seen)
         _load_ahead()
-        check_kind(predict, serve, from_run)
+        check_kind(predict, serve, from_run, None, without)
         usual = Path("runs") / f"{config.stem}-{settings.seed}"
         if serve:
             _serve_server(settings, model or usual, insecure, seen)
             return
         if predict:
             batches = lambda done, total: seen.step("predicting", done, total)  # noqa: E731
-            prediction = ServerPrediction(settings, model or usual, stack, batches)
+            prediction = ServerPrediction(settings, model or usual, stack, batches, without or ())
             _listen(prediction.role, settings, insecure, seen)
             if prediction.role.aligned:
                 seen.event(alignment_line(prediction.role.aligned))

@@ -153,6 +153,11 @@ def check_step_size(config: RunConfig) -> None:
         )
 
 
+def does_without(config: RunConfig) -> bool:
+    """Whether models learn what stands for a party that is away, or does not hold a row."""
+    return config.absence.rate > 0 or config.data.alignment == "outer"
+
+
 def label_holder(config: RunConfig, names: Sequence[str]) -> int:
     """The role that holds the labels: the server, which may share them, or the party that `privacy.labels` names."""
     holder = config.privacy.labels

@@ -76,7 +76,8 @@ class PartyRole:
         self._m, self._session, self._run = rows.m, 0, ""
         self._setup = Checkpoints(folder / "setup", rows.name)
         self._checkpoints = Checkpoints(folder / "checkpoints", self._of)
-        self._link = Link(Direction.UP, Seat(rows.m == 1, offer.label, rows.tables, rows.predicts, rows.serves))
+        seat = Seat(rows.m == 1, offer.label, rows.tables, rows.predicts, rows.serves, rows.partly)
+        self._link = Link(Direction.UP, seat)
         self.identity = identity
         self._has_keys = rows.tables or rows.keyed
         self._key: SessionKey | None = None

@@ -51,6 +51,8 @@ class PartyRows(ABC):
     """Whether the rows are new ones, which are to be predicted."""
     serves: ClassVar[bool] = False
     """Whether these are served one by one, to whoever asks for them."""
+    partly: bool = False
+    """Whether they are those of the party with the label, and others may lack some."""
     does_without: bool = False
     """Whether a session may begin while some parties are away."""
     preparation: Preparation | None = None

@@ -160,7 +160,8 @@ class ServerRole:
             raise RemoteProtocolError(f"{hello.name} is here already")
         if not self.done:
             check_kept(hello.name, Kept(hello.run, hello.rounds), self._kept, self.every)
-        seat = Seat(m == 1, hello.offer.label, self.rows.tables, self.rows.predicts, self.rows.serves)
+        rows = self.rows
+        seat = Seat(m == 1, hello.offer.label, rows.tables, rows.predicts, rows.serves, rows.partly)
         self._links[m], self._offers[m] = Link(Direction.DOWN, seat), hello.offer
         if self.done:
             self.meter.again([frame])

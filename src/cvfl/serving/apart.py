@@ -2,18 +2,19 @@
 
 The handshake and its terms are those of training, with the run whose models are used as one more term: roles with
 bundles of other runs do not begin. New ids are aligned privately and none of it is kept. The scores are written by the
-party that had the label, which alone hears them beside the role that computes them.
+party that had the label, which alone hears them beside the role that computes them. With models that do without some
+parties, the roles may agree that some take no part, which is a term, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cvfl.config.modes import label_holder
+from cvfl.config.modes import does_without, label_holder
 from cvfl.config.schema import RunConfig
 from cvfl.data.tables.sources import open_table
 from cvfl.data.tables.table import Table
@@ -52,6 +53,8 @@ class PartyPrediction:
     model: Path
     stack: ExitStack
     on_step: OnStep = lambda *_: None
+    without: Sequence[str] = ()
+    """Parties that take no part."""
     role: PartyRole = field(init=False)
     rows: NewRows = field(init=False)
 
@@ -59,15 +62,17 @@ class PartyPrediction:
         check_predicts(self.config)
         if self.name not in self.config.party:
             raise ConfigError(f"there is no section party.{self.name}{suggest(self.name, self.config.party)}")
+        check_without(self.config, self.without, self.name)
         # Others may have theirs in the same folder, which is none of this party's business.
         bundles = read_bundles([self.model], {self.name, "server"} if self._scores else {self.name})
         if self.name not in bundles.parties:
             raise DataError(f"{self.model}: there is no model of {self.name}; name its folder with --model")
         bundle, folder = bundles.parties[self.name], self.stack.enter_context(Scratch()).path
         check_terms(self.config, bundle, self.model)
-        self.rows = NewRows(self.config, bundles, self.name, self._table(bundle), self.on_step)
+        self.rows = NewRows(self.config, bundles, self.name, self._table(bundle), self.on_step, self.without)
         offer = Offer(width=bundle.width, compressor=bundle.compressor, label=self.rows.label)
-        terms, secret = prediction_terms(self.config, bundle.run), kept_secret(folder / "row.secret")
+        terms = prediction_terms(self.config, bundle.run, self.without)
+        secret = kept_secret(folder / "row.secret")
         self.role = PartyRole(self.rows, terms, offer, folder, NEVER, row_secret=secret)
 
     @property
@@ -92,11 +97,14 @@ class ServerPrediction:
     model: Path
     stack: ExitStack
     on_batch: Callable[[int, int], None] = lambda done, total: None
+    without: Sequence[str] = ()
+    """Parties that take no part."""
     role: ServerRole = field(init=False)
 
     def __post_init__(self) -> None:
         check_predicts(self.config)
-        names = tuple(self.config.party)
+        check_without(self.config, self.without)
+        names = tuple(name for name in self.config.party if name not in self.without)
         passes = bool(label_holder(self.config, names))
         bundles = None if passes else read_bundles([self.model], {"server"})
         if bundles is not None and bundles.server is None:
@@ -105,7 +113,8 @@ class ServerPrediction:
             check_terms(self.config, bundles.server, self.model)
         run = bundles.server.run if bundles and bundles.server else recorded_run(self.model)[0]
         rows, folder = NewLabels(self.config, names, bundles), self.stack.enter_context(Scratch()).path
-        self.role = ServerRole(names, prediction_terms(self.config, run), rows, folder, NEVER, self._batch)
+        terms = prediction_terms(self.config, run, self.without)
+        self.role = ServerRole(names, terms, rows, folder, NEVER, self._batch)
 
     @property
     def counted(self) -> dict[str, int]:
@@ -119,9 +128,24 @@ class ServerPrediction:
         self.on_batch(report.t0 + 1, self.role.rounds.server.plan.rounds)
 
 
-def prediction_terms(config: RunConfig, run: str) -> dict[str, Any]:
-    """The terms of a prediction: those of the training, and the run whose models are used."""
-    return terms_of(config) | {"predict": run}
+def prediction_terms(config: RunConfig, run: str, without: Sequence[str] = ()) -> dict[str, Any]:
+    """The terms of a prediction: those of the training, the run whose models are used, and who takes no part."""
+    return terms_of(config) | {"predict": run} | ({"without": sorted(without)} if without else {})
+
+
+def check_without(config: RunConfig, without: Sequence[str], own: str = "") -> None:
+    """Refuse to leave out parties that are needed, or that there are not."""
+    if not without:
+        return
+    if strange := [name for name in without if name not in config.party]:
+        raise ConfigError(f"--without: there is no party {strange[0]!r}{suggest(strange[0], config.party)}")
+    if not does_without(config):
+        raise ConfigError("--without: this model needs every party: one that was trained with [absence] rate does not")
+    rest = [name for name in config.party if name not in without]
+    if own in without or not rest:
+        raise ConfigError(f"--without: {own or 'every party'} is left out, and would have nothing to do")
+    if config.privacy.relayed and rest == [config.privacy.labels]:
+        raise ConfigError(f"--without: {rest[0]} alone has all that it needs: take `cvfl predict` there")
 
 
 def check_terms(config: RunConfig, bundle: PartyBundle | ServerBundle, model: Path) -> None:

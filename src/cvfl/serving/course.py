@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from cvfl.compress import Identity, Masked, Scalar, build
 from cvfl.errors import RemoteProtocolError
@@ -31,9 +32,12 @@ class Course:
         rows: int,
         seed: int,
         secure: bool,
+        held: Mapping[int, Tensor] | None = None,
     ) -> None:
         self.names, self.widths, self.rows, self.seed, self.secure = tuple(names), tuple(widths), rows, seed, secure
         self._compressors = tuple(compressors)
+        self.held = held or {}
+        """By party which of the rows it holds, as far as it is known here and it does not hold all."""
 
     def plan(self, dtype: torch.dtype, bundle: ServerBundle | None = None) -> Plan:
         """Batches as the rounds of a plan, by which a runtime counts."""
@@ -70,16 +74,21 @@ class Course:
         return slice(t0 * BATCH, min(self.rows, (t0 + 1) * BATCH))
 
     def shape(self, t0: int, width: int) -> tuple[int, int]:
-        """Of what is sent of batch t0."""
+        """Of a batch of all rows."""
         rows = self.batch(t0)
         return rows.stop - rows.start, width
+
+    def rows_of(self, m: int, t0: int) -> Tensor:
+        """The rows of batch t0 that party m holds."""
+        rows = torch.arange(self.rows)[self.batch(t0)]
+        return rows[self.held[m][self.batch(t0)]] if m in self.held else rows
 
     def codec(self, m: int) -> Codec:
         """Of what party m sends."""
         if self.secure:
             return Codec(Masked(self._grid(), len(self.names)), self.seed, m, self.names[m - 1], _PART)
         # Rows that are served one by one are none of a known number.
-        samples = Samples(lambda t0: torch.arange(self.rows)[self.batch(t0)], self.rows) if self.rows else None
+        samples = Samples(lambda t0: self.rows_of(m, t0), self.rows) if self.rows else None
         return Codec(build(self._compressors[m - 1]), self.seed, m, self.names[m - 1], _PART, samples)
 
     def total(self) -> Aggregate | None:

@@ -4,6 +4,8 @@
 
 Where labels stay with a party, the others' batches go to it, sealed; it scores, and the server passes on. Masked
 batches are added up as in an evaluation. A session that begins anew begins with the first batch.
+
+With models that do without some parties a batch has of each party the rows that it holds.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from cvfl.privacy.keys import PairSecrets
 from cvfl.privacy.masks import Masks
 from cvfl.privacy.sealing import Sealing
 from cvfl.protocol import Certificate, Evaluated, Measured
+from cvfl.protocol.absence import stood_in
 from cvfl.runs.bundle import ServerBundle
 from cvfl.serving.course import Course
 from cvfl.serving.embed import at_rest, finite
@@ -91,12 +94,32 @@ class Scorer:
             if self._total is not None:
                 shape = course.shape(t0, course.widths[0])
                 return [self._total.decode(self._total.add(packets, t0, shape, dtype), t0, shape, dtype)]
-            return [
-                self._codecs[m].decode(packets[m], t0, course.shape(t0, course.widths[m - 1]), dtype)
-                for m in self._parties
-            ]
+            phi = {m: self._decoded(m, t0, packets[m]) for m in self._parties}
         except DecodeError as error:
             raise RemoteProtocolError(str(error)) from error
+        return self._stood_in(t0, phi) if self.bundle.stand_ins else [*phi.values()]
+
+    def _decoded(self, m: int, t0: int, packet: Bytes) -> Tensor:
+        shape = len(self.course.rows_of(m, t0)), self.course.widths[m - 1]
+        if shape[0] == 0 and len(packet) == 0:  # it holds none of these rows
+            return torch.empty(shape, dtype=self.bundle.dtype)
+        return self._codecs[m].decode(packet, t0, shape, self.bundle.dtype)
+
+    def _stood_in(self, t0: int, told: Mapping[int, Tensor]) -> list[Tensor]:
+        """The embeddings of all rows of a batch, with what was learned in place of those that are not there."""
+        rows, bundle = self.course.batch(t0), self.bundle
+        phi, absent = list[Tensor](), list[Tensor]()
+        for name, width in zip(bundle.names, bundle.widths, strict=True):
+            h = torch.zeros(*self.course.shape(t0, width), dtype=bundle.dtype)
+            away = torch.ones(len(h), dtype=torch.bool)
+            if name in self.course.names:
+                m = self.course.names.index(name) + 1
+                at = self.course.rows_of(m, t0) - rows.start
+                h[at], away[at] = told[m], False
+            phi.append(h)
+            absent.append(away)
+        with torch.no_grad():
+            return stood_in(self._model, phi, absent)
 
 
 class ScoringServer(AtRest):
@@ -183,7 +206,8 @@ class PredictingParty(AtRest):
     def start(self) -> Iterator[Message]:
         """All batches, one after the other."""
         for t0 in range(self.plan.rounds):
-            packet = self._codec.encode(self._h[self.course.batch(t0)], t0)
+            own = self._h[self.course.rows_of(self.m, t0)]
+            packet = self._codec.encode(own, t0) if len(own) else b""
             self.t0 = t0 + 1
             yield self._leaving(Prediction(t0, self.m, packet))
 

@@ -18,7 +18,8 @@
     ENDED       the server sent End       up End: the party has heard it
 
 Rows that are known, and those of a data set by name, go from KNOWN to TOLD; rows that are taken as they are, or as an
-earlier alignment found them, skip ALIGNING. New rows, which are to be predicted, skip MATCHED. A session begins with
+earlier alignment found them, skip ALIGNING. New rows, which are to be predicted, skip MATCHED, unless some parties may
+lack some of them: then Targets say which. A session begins with
 Recall, whenever a role has come back, from any phase. Where rows are served, the party with the door hears from any
 phase who is away, and waits then; with models that do without some parties a session begins with those who are here.
 Each end follows the table by what it sends and gets; a message that is not in it is refused with the name of who sent
@@ -109,7 +110,8 @@ TABLE: dict[tuple[Phase, type, Direction], Phase] = {
 class Seat:
     """Which party a link is with: the first one, the one with the label; whether parties bring tables, to predict.
 
-    Of those that predict, whether rows are served, to whoever asks at the door of the party with the label.
+    Of those that predict, whether rows are served, to whoever asks at the door of the party with the label; and whether
+    parties may lack some of the rows, which are those of the party with the label.
     """
 
     first: bool
@@ -117,6 +119,7 @@ class Seat:
     tables: bool
     predicts: bool = False
     serves: bool = False
+    partly: bool = False
 
     def allows(self, kind: type, way: Direction) -> bool:
         """Who sends: the first party its secret of the rows, the party with the label what rows are for.
@@ -177,7 +180,8 @@ class Link:
             known = Phase.MATCHED
         if self.seat.predicts:  # new rows have no labels, and are for nothing else
             rounds = Phase.SERVING if self.seat.serves else Phase.PREDICTING
-            known = {Phase.MATCHED: Phase.TOLD, Phase.TRAINING: rounds}.get(known, known)
+            matched = Phase.MATCHED if self.seat.partly else Phase.TOLD
+            known = {Phase.MATCHED: matched, Phase.TRAINING: rounds}.get(known, known)
         self.phase = known
         return True
 

@@ -41,6 +41,8 @@ class ServerRows(ABC):
     """Whether the rows are new ones, which are to be predicted."""
     serves: ClassVar[bool] = False
     """Whether these are served one by one, to whoever asks for them."""
+    partly: bool = False
+    """Whether new rows are those of the party with the label, and others may lack some."""
     start: Start | None = None
     """The earlier run that all roles start from, if there is one."""
 
@@ -187,9 +189,8 @@ class TableLabels(ServerRows):
 
     def outer(self, offers: Mapping[int, Offer]) -> int:
         """The party with the label, if the terms say so."""
-        if self.config.data.alignment != "outer" or self.predicts:
-            return SERVER
-        return labelled(offers)
+        outer = self.partly if self.predicts else self.config.data.alignment == "outer"
+        return labelled(offers) if outer else SERVER
 
     def accept(self, targets: Targets) -> None:
         """Take the labels, or only what rows are for when labels stay with their holder."""

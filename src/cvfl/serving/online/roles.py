@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cvfl.config.modes import label_holder
+from cvfl.config.modes import does_without, label_holder
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from cvfl.federation.agreement.labels import TableLabels, labelled
@@ -63,7 +63,7 @@ class ServingRows(PartyRows):
 
     def __init__(self, stock: PartyStock, desk: Desk | None = None) -> None:
         super().__init__(stock.config, stock.name, stock.bundle.names)
-        self.stock, self.desk, self.does_without = stock, desk, stock.config.absence.rate > 0
+        self.stock, self.desk, self.does_without = stock, desk, does_without(stock.config)
         self.machine_now: ServingParty | None = None
         self._settled = False
 
@@ -168,8 +168,8 @@ class ServingLabels(TableLabels):
         self._progress = 0
 
     def enough(self, offers: Mapping[int, Offer]) -> bool:
-        """All parties, or the door with any of those that a model prepared for absence needs no more than others."""
-        if self.config.absence.rate == 0:
+        """All parties; of models that do without some, the door and whoever else is here."""
+        if not does_without(self.config):
             return super().enough(offers)
         return any(offer.label for offer in offers.values())
 
