@@ -108,9 +108,12 @@ class Gathering:
         if not chosen.any():
             return Scored(known, none)
         outputs = at_rest(asked.scoring.model, phi)
-        fine = outputs.isfinite().reshape(len(outputs), -1).all(1)
-        scored[chosen] = fine.numpy()  # a row of which the model makes no number has no score
-        return Scored(known, numbers_of(asked.scoring.bundle, outputs[fine]) if bool(fine.any()) else none)
+        fine = np.isfinite(outputs.numpy()).reshape(len(outputs), -1).all(1)
+        if fine.all():
+            return Scored(known, numbers_of(asked.scoring.bundle, outputs))
+        scored[chosen] = fine  # a row of which the model makes no number has no score
+        outputs = outputs[torch.from_numpy(fine)]
+        return Scored(known, numbers_of(asked.scoring.bundle, outputs) if fine.any() else none)
 
     def _embeddings(self, number: int, asked: _Asked, everyone: Bits) -> list[Tensor]:
         """The embeddings, or their sum, of the rows that all parties know, or that any does if that is enough."""
