@@ -28,8 +28,7 @@ from cvfl.wire.packet import Packet
 
 MAX_BITS = 16
 FEW = 1 << 12
-"""Components up to which NumPy is faster: a call of PyTorch costs more than so little arithmetic, and each of them lets
-other threads of the process go first."""
+"""Components up to which NumPy is taken: a call of PyTorch costs more than so little arithmetic."""
 LARGEST = {torch.float32: 2.0**126, torch.float64: 2.0**480}
 """Largest component of a lossy compressor: beyond it a dithered value or a squared error could overflow."""
 
