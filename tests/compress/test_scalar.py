@@ -1,12 +1,13 @@
 """Scalar quantizer: examples by hand, and the three promises of subtractive dither."""
 
+import itertools
 import math
 from dataclasses import dataclass
 
 import pytest
 import torch
 
-from cvfl.compress import Context, Identity, Packet, Plane, Scalar
+from cvfl.compress import Context, Identity, Packet, Plane, Scalar, base
 from cvfl.errors import CompressError, ConfigError, DecodeError
 from cvfl.theory import scalar_error, scalar_step
 
@@ -192,3 +193,32 @@ def test_a_fixed_range_takes_no_scalars():
     packet = Scalar(2).compress(torch.tensor([0.0, 1.0]), Context())
     with pytest.raises(DecodeError, match="no scalars, got 2"):
         Scalar(2, low=0, high=1).decompress(packet, Context())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bits", [1, 3, 8, 9, 16])
+@pytest.mark.parametrize("scale", [1e-35, 1e-3, 1.0, 1e5, 1e33])
+def test_few_components_are_computed_in_the_same_bits(dtype, bits, scale, monkeypatch):
+    """NumPy takes few components, PyTorch many: nobody can tell which."""
+    random, compressor = torch.Generator().manual_seed(bits), Scalar(bits)
+    for n, offset in itertools.product((1, 2, 16, 401), (0.0, 1000.0)):
+        h = (scale * (offset + torch.randn(n, generator=random, dtype=torch.float64))).to(dtype).reshape(1, n)
+        found = []
+        for most in (n, -1):
+            monkeypatch.setattr(base, "FEW", most)
+            packet = compressor.compress(h, Context(1, n, 2))
+            decoded = compressor.decompress(packet, Context(1, n, 2))
+            found.append((packet.planes[0].symbols, packet.scalars, decoded))
+        (few, interval, one), (many, same, other) = found
+        assert few.dtype == many.dtype
+        assert torch.equal(few, many)
+        assert interval == same
+        assert one.dtype == other.dtype == dtype
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("most", [10, -1])
+def test_ends_of_few_and_of_many(most, monkeypatch):
+    monkeypatch.setattr(base, "FEW", most)
+    assert base.ends(torch.tensor([2.0, -3.0, 1.0])) == (-3.0, 2.0)
+    assert all(map(math.isnan, base.ends(torch.tensor([2.0, math.nan, 1.0]))))

@@ -83,6 +83,19 @@ def test_nothing_comes() -> None:
     assert time.monotonic() - began < 5
 
 
+def test_each_item_wakes_one_of_those_who_wait_for_it() -> None:
+    items: ByteQueue[str] = ByteQueue()
+    taken: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threads = [in_thread(lambda: taken.put(items.get(timeout=5))) for _ in range(3)]
+    for i in range(3):
+        items.put("a", str(i), 10)
+    for thread in threads:
+        thread.join(5)
+    assert {taken.get(timeout=5) for _ in threads} == {"0", "1", "2"}
+    assert items.empty()
+    assert items.waiting == 0
+
+
 def test_nobody_is_held_back_when_it_is_closed() -> None:
     items: ByteQueue[str] = ByteQueue(peer=1000, total=1000)
     thread = flooded(items, 1000, 500)

@@ -27,6 +27,8 @@ from cvfl.theory import ErrorBound
 from cvfl.wire.packet import Packet
 
 MAX_BITS = 16
+FEW = 1 << 12
+"""Components up to which NumPy is taken: a call of PyTorch costs more than so little arithmetic."""
 LARGEST = {torch.float32: 2.0**126, torch.float64: 2.0**480}
 """Largest component of a lossy compressor: beyond it a dithered value or a squared error could overflow."""
 
@@ -228,11 +230,25 @@ def no_scalars(packet: Packet) -> None:
         raise DecodeError(f"expected no scalars, got {len(packet.scalars)}")
 
 
+def few(x: Tensor) -> bool:
+    """Whether a tensor is better computed with in NumPy, which gives the same bits."""
+    return x.numel() <= FEW and x.device.type == "cpu"
+
+
+def ends(x: Tensor) -> tuple[float, float]:
+    """Least and greatest component, or a NaN if there is one; there must be any."""
+    if few(x):
+        array = x.detach().numpy()
+        return float(array.min()), float(array.max())
+    least, greatest = torch.aminmax(x)
+    return float(least), float(greatest)
+
+
 def extremes(x: Tensor, largest: float = math.inf) -> tuple[float, float]:
     """Least and greatest component; refuses NaN and infinity, which both carry through, and what is too large."""
     if x.numel() == 0:
         return 0.0, 0.0
-    least, greatest = (float(value) for value in torch.aminmax(x))
+    least, greatest = ends(x)
     if not (math.isfinite(least) and math.isfinite(greatest)):
         raise CompressError("holds a NaN or an infinite value")
     if max(-least, greatest) > largest:

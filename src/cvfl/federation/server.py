@@ -127,14 +127,9 @@ class ServerRole:
     @property
     def awaited(self) -> dict[int, int]:
         """Parties from whom a message is due, with how many of theirs have counted."""
-        return {m: self._taken[m] for m, link in sorted(self._links.items()) if self._owes(m, link)}
-
-    def _owes(self, m: int, link: Link) -> bool:
-        """Whether party m has something to say now; within a round its machine knows who has not said it."""
         server = self.rounds.server
-        if link.phase not in (Phase.TRAINING, Phase.PREDICTING, Phase.SERVING) or server is None or server.done:
-            return link.owes
-        return m in server.awaited
+        due = server.awaited if server is not None and not server.done else None
+        return {m: self._taken[m] for m, link in sorted(self._links.items()) if _owes(m, link, due)}
 
     @property
     def reached(self) -> int:
@@ -437,6 +432,13 @@ class ServerRole:
                 self._links[m].send(message)
                 frames.append((m, _frame(message)))
         return counted(self.meter, frames)
+
+
+def _owes(m: int, link: Link, due: set[int] | None) -> bool:
+    """Whether party m has something to say now; within a round its machine knows from whom something is `due`."""
+    if link.phase not in (Phase.TRAINING, Phase.PREDICTING, Phase.SERVING) or due is None:
+        return link.owes
+    return m in due
 
 
 def _frame(message: Anything) -> bytes:

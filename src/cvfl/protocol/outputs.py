@@ -8,6 +8,7 @@ who are scored together. So batches are filled up to an even number of rows, and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
@@ -28,14 +29,21 @@ def outputs_of(model: Callable[[Inputs], Tensor], inputs: Inputs) -> Tensor:
     if rows == 0:
         return model(inputs)
     outputs = []
-    with _Even():
-        for start in range(0, rows, ROWS):
-            end = min(rows, start + ROWS)
-            filled = start - (start - end) // _ROWS * _ROWS
-            chosen = slice(start, end) if filled == end else torch.arange(start, filled).clamp_max(end - 1)
-            batch = inputs[chosen] if isinstance(inputs, Tensor) else [part[chosen] for part in inputs]
-            outputs.append(model(batch)[: end - start])
-    return torch.cat(outputs)
+    for start in range(0, rows, ROWS):
+        end = min(rows, start + ROWS)
+        filled = start - (start - end) // _ROWS * _ROWS
+        chosen = slice(start, end) if filled == end else _places(start, end, filled)
+        batch = inputs[chosen] if isinstance(inputs, Tensor) else [part[chosen] for part in inputs]
+        with _Even():
+            computed = model(batch)
+        outputs.append(computed[: end - start])
+    return torch.cat(outputs) if len(outputs) > 1 else outputs[0]
+
+
+@lru_cache(maxsize=64)
+def _places(start: int, end: int, filled: int) -> Tensor:
+    """Rows from `start` to `end`, the last one again until there are enough; not to be changed."""
+    return torch.arange(start, filled).clamp_max(end - 1)
 
 
 class _Even(TorchFunctionMode):

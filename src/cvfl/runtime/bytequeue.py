@@ -30,30 +30,33 @@ class ByteQueue(Generic[T]):
         self._peer, self._total = peer, total
         self._items: dict[str, deque[tuple[T, int]]] = {}
         self._bytes: Counter[str] = Counter()
-        self._changed = threading.Condition()
+        self._room = threading.Condition()
+        # One mark an item: who waits for one is woken once, when it is there, and not by what others take.
+        self._there: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._closed = False
 
     def put(self, peer: str, item: T, size: int | None = None) -> None:
         """Add an item of so many bytes as soon as there is room for it; one without a size never waits."""
         taken = 0 if size is None else size + _ITEM
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._has_room(peer, taken))
+        with self._room:
+            self._room.wait_for(lambda: self._closed or self._has_room(peer, taken))
             if self._closed and taken:
                 return
             self._items.setdefault(peer, deque()).append((item, taken))
             self._count(peer, taken)
+        self._there.put(None)
 
     def get(self, timeout: float | None = None) -> T:
         """The next item of the peer whose turn it is; queue.Empty if none comes in time."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._items, timeout):
-                raise queue.Empty
+        self._there.get(timeout=timeout)
+        with self._room:
             peer = next(iter(self._items))
             items = self._items.pop(peer)
             item, taken = items.popleft()
             if items:
                 self._items[peer] = items  # at the end: now it is the others' turn
             self._count(peer, -taken)
+            self._room.notify_all()
             return item
 
     def empty(self) -> bool:
@@ -62,9 +65,9 @@ class ByteQueue(Generic[T]):
 
     def close(self) -> None:
         """Hold nobody back any more: what has bytes and is still to come is dropped."""
-        with self._changed:
+        with self._room:
             self._closed = True
-            self._changed.notify_all()
+            self._room.notify_all()
 
     def _has_room(self, peer: str, taken: int) -> bool:
         own = self._bytes[peer]
@@ -73,7 +76,6 @@ class ByteQueue(Generic[T]):
     def _count(self, peer: str, taken: int) -> None:
         self._bytes[peer] += taken
         self.waiting += taken
-        self._changed.notify_all()
 
 
 class Outbox:

@@ -41,7 +41,8 @@ def payload(symbols: ArrayLike, width: int) -> bytes | memoryview:
     flat = np.ascontiguousarray(symbols).reshape(-1)
     if width not in WIDTHS:
         raise ValueError(f"no symbol is {width} bits wide")
-    if width < 32 and flat.size and not (flat.min() >= 0 and flat.max() < 1 << width):
+    fits = flat.dtype.kind == "u" and 8 * flat.itemsize <= width
+    if width < 32 and flat.size and not fits and not (flat.min() >= 0 and flat.max() < 1 << width):
         # Unchecked, it would spill into its neighbours.
         raise ValueError(f"symbols from {flat.min()} to {flat.max()} do not fit {width} bits")
     if width in (8, 16, 32, 64):

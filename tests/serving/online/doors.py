@@ -139,6 +139,7 @@ class Serving:
             self.identity("server"),
             wait_limit=float("inf"),
             on_event=lambda event, **values: self.events.append(("server", f"{event} {values}")),
+            at_once=True,
         )
         if self.server is not None:
             self.stack.enter_context(Watch(self.server.look, lambda lines: self._said("server", lines), 0.1))

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from cvfl.compress import Compressor, Context, Feedback
+from cvfl.compress.base import ends
 from cvfl.compress.basis import within
 from cvfl.errors import CompressError, DecodeError
 from cvfl.memory import Memory, Values
@@ -304,8 +305,8 @@ def reach(h: Tensor) -> float:
     """The largest magnitude in a tensor; NaN if there is one in it."""
     if h.numel() == 0:
         return 0.0
-    least, greatest = torch.aminmax(h)
-    return max(-float(least), float(greatest))
+    least, greatest = ends(h)
+    return max(-least, greatest)
 
 
 def _too_far(reached: float, dtype: torch.dtype) -> str:

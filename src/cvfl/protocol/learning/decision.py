@@ -121,7 +121,7 @@ class Decided:
 
 def _rows(outputs: Tensor) -> Floats:
     """Outputs as rows of 64-bit numbers."""
-    return outputs.detach().cpu().double().reshape(len(outputs), -1).numpy()
+    return outputs.detach().cpu().numpy().astype(np.float64).reshape(len(outputs), -1)
 
 
 def _temperature(loss: Loss, outputs: Tensor, labels: Tensor) -> float:

@@ -4,6 +4,8 @@
                                        ├──▶ queue ──▶ ServerRole ──▶ outbox of each party ──▶ its stream
     stream of party n ──reader thread──┘
 
+Where answers are short and somebody waits for them, whoever reads a frame drives the role by it at once, one at a time.
+
 A stream that breaks is a party that left; the run waits for it, visibly, and goes on when it is back. Queue and
 outboxes are bounded in bytes, and nothing but its hello is read of a stream before the role has let it in.
 """
@@ -61,6 +63,8 @@ class _Event:
     connection: Connection
     frame: bytes | None
     joins: bool = False
+    error: Exception | None = None
+    """What went wrong while another thread drove the role."""
 
 
 class FederationServer:
@@ -76,8 +80,10 @@ class FederationServer:
         max_frame: int = MAX_FRAME,
         round_limit: float = ROUND_LIMIT,
         on_event: OnEvent = lambda event, **values: None,
+        at_once: bool = False,
     ) -> None:
         self.role, self.on_missing, self.wait_limit, self.round_limit = role, on_missing, wait_limit, round_limit
+        self._at_once, self._driving = at_once, threading.Lock()
         self._watch, self._notices = Watch(role), Notices(on_event)
         self._inbox: ByteQueue[_Event] = ByteQueue()
         self._parties: dict[int, Connection] = {}
@@ -148,16 +154,23 @@ class FederationServer:
 
     def _work_on(self) -> None:
         try:
-            self._handle(self._inbox.get(timeout=_TICK))
+            event = self._inbox.get(timeout=_TICK)
         except queue.Empty:
-            self._send(self.role.work())
-        if self._watch.silence() > self.round_limit:
-            for m in self._watch.owing():
-                self._cut(self._parties[m], f"nothing came from it for {self.round_limit:.0f} s, and it is awaited")
+            event = None
+        with self._driving:
+            if event is None:
+                self._send(self.role.work())
+            else:
+                self._handle(event)
+            if self._watch.silence() > self.round_limit:
+                for m in self._watch.owing():
+                    self._cut(self._parties[m], f"nothing came from it for {self.round_limit:.0f} s, and it is awaited")
         self._notices.show()
 
     def _handle(self, event: _Event) -> None:
         connection = event.connection
+        if event.error is not None:
+            raise event.error
         if event.joins:
             self._admit(connection)
         elif event.frame is None:
@@ -261,7 +274,19 @@ class FederationServer:
     def _read(self, connection: Connection) -> None:
         try:
             for frame in connection.frames:
-                self._inbox.put(connection.name or "", _Event(connection, frame), len(frame))
+                event = _Event(connection, frame)
+                if self._at_once:
+                    self._drive(event)
+                else:
+                    self._inbox.put(connection.name or "", event, len(frame))
         except Exception:
             pass
         connection.outbox.put(None)
+
+    def _drive(self, event: _Event) -> None:
+        """Work on an event in the thread that read it; an error is for the thread that runs the federation."""
+        try:
+            with self._driving:
+                self._handle(event)
+        except Exception as error:
+            self._inbox.put("", _Event(event.connection, None, error=error))

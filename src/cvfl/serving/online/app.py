@@ -19,6 +19,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
 from cvfl.runs.directory import versions
 from cvfl.serving.online import described
@@ -29,6 +30,7 @@ from cvfl.serving.online.door import Id, Keys, Limits, Rate, read_ids
 from cvfl.serving.online.metrics import FORM, Metrics
 
 _JSON = "application/json"
+_PREDICT = "/predict"
 _WONDER = 0.8
 """The share of its time after which a request without an answer makes the door ask who is slow."""
 Answered = Callable[[list[Id], Reply], dict[str, Any]]
@@ -159,9 +161,22 @@ def written(content: Any, status: int = 200) -> Response:
     return Response(text.encode(), status, headers, _JSON)
 
 
+class _App(FastAPI):
+    """The application; what is asked most goes straight to the door, past the layers that other requests go through."""
+
+    door: Door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (scope["method"], scope["path"]) == ("POST", _PREDICT):
+            response = await self.door.predict(Request(scope, receive))
+            return await response(scope, receive, send)
+        return await super().__call__(scope, receive, send)
+
+
 def make_app(door: Door) -> FastAPI:
     """The application, for any server of ASGI."""
-    app = FastAPI(title="cvfl", version=versions()["cvfl"], docs_url=None, redoc_url=None, description=described.TEXT)
+    app = _App(title="cvfl", version=versions()["cvfl"], docs_url=None, redoc_url=None, description=described.TEXT)
+    app.door = door
 
     @app.exception_handler(HTTPException)
     async def no_such_page(request: Request, error: HTTPException) -> Response:
@@ -177,7 +192,7 @@ def make_app(door: Door) -> FastAPI:
         except DoorError as trouble:
             return written(problem(trouble), trouble.status)
 
-    @app.post("/predict", **described.PREDICT)
+    @app.post(_PREDICT, **described.PREDICT)
     async def predict(request: Request) -> Response:
         return await door.predict(request)
 

@@ -62,6 +62,8 @@ class ServingServer(_Serving):
         self._gathering = Gathering(course)
         self._runs: dict[int, tuple[str, ...]] = {}
         self._told: tuple[str, ...] | None = None
+        self._seen: tuple[tuple[str, ...], ...] = ()
+        """The runs of each role when it was last looked which ones all have."""
         self._number = -1
         self._passed: dict[int, int] = dict.fromkeys(self._others, 0)
 
@@ -100,8 +102,10 @@ class ServingServer(_Serving):
 
     def news(self) -> Replies:
         """The runs that all roles have, if the door does not know."""
-        if len(self._runs) < len(self.course.here):
+        seen = (*self._runs.values(), self._scoring.runs if self._scoring else ())
+        if len(self._runs) < len(self.course.here) or seen == self._seen:
             return []
+        self._seen = seen
         all_of = [set(runs) for runs in self._runs.values()] + ([set(self._here)] if self._scoring else [])
         common = tuple(run for run in self._runs[self._door] if all(run in runs for runs in all_of))
         if common == self._told:

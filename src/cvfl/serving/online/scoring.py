@@ -119,9 +119,11 @@ class Gathering:
         if not chosen.any():
             return Scored(known, none, self.course.away, partly)
         outputs = at_rest(asked.scoring.model, phi)
-        fine = outputs.isfinite().reshape(len(outputs), -1).all(1)
-        scored[chosen] = fine.numpy()  # a row of which the model makes no number has no score
-        numbers = numbers_of(asked.scoring.bundle, outputs[fine]) if bool(fine.any()) else none
+        fine = np.isfinite(outputs.numpy()).reshape(len(outputs), -1).all(1)
+        if not fine.all():  # a row of which the model makes no number has no score
+            scored[chosen] = fine
+            outputs = outputs[torch.from_numpy(fine)]
+        numbers = numbers_of(asked.scoring.bundle, outputs) if len(outputs) else none
         return Scored(known, numbers, self.course.away, partly)
 
     def _embeddings(self, number: int, asked: _Asked, everyone: Bits) -> list[Tensor]:

@@ -103,8 +103,9 @@ def serve_server(
         with Scratch() as folder:
             role = server_role(config, scoring, folder.path)
             limit = min(network.round_limit, ROUND_LIMIT)
+            most = network.max_frame_mb << 20
             carrier = FederationServer(
-                role, network.address, identity, "wait", float("inf"), network.max_frame_mb << 20, limit, on_event
+                role, network.address, identity, "wait", float("inf"), most, limit, on_event, at_once=True
             )
             host = network.address.rpartition(":")[0]
             on_event("listening", address=f"{host}:{carrier.port}", parties=", ".join(role.names))

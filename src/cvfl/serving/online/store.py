@@ -74,6 +74,7 @@ class Store:
         self.model, self.rows, bundle = model, rows, model.bundle
         ahead = min(rows.table.rows, memory // (bundle.width * bundle.dtype.itemsize))
         self._h = embedded(bundle, model.module, model.preparation, rows.table, np.arange(ahead), on_step)
+        self._array = self._h.numpy()
         self._all_fine = bool(_fine(self._h).all())
         self.on_demand = 0
         """Rows that were computed when they were asked for."""
@@ -99,7 +100,7 @@ class Store:
 
     def _of(self, places: NDArray[np.int64]) -> Tensor:
         if not len(places) or int(places.max()) < self.ahead:
-            return self._h[torch.from_numpy(places)]
+            return torch.from_numpy(self._array[places])
         h = self._blank(len(places))
         here = places < self.ahead
         h[torch.from_numpy(here)] = self._h[torch.from_numpy(places[here])]
