@@ -10,7 +10,7 @@ HEAD = """# Parties that are away
 Made by `python benchmarks/absence.py DATA docs/results/absence`: the tables of [quality](../quality/README.md), `cvfl
 init` on them, and what it wrote trained with `absence.rate = 0.2` and without. All models of a seed are tested on the
 same rows; figures are ROC AUC. The method was chosen among six variants by the test rows of credit default, seed 0,
-whose figures therefore flatter it; the others are as they came out. Adult was not run.
+whose figures therefore flatter it; the others are as they came out.
 
 ## All parties there
 

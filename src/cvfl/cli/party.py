@@ -93,6 +93,7 @@ def party(
     Example: cvfl party federation.toml --name hospital --set network.address=cvfl.example.org:8443
     Example: cvfl party may.toml --name hospital --from models/april
     Example: cvfl party may.toml --name clinic --joins 1f0c9a52b7d3e846
+    Example: cvfl party may.toml --name hospital --predict --without clinic --out scores.csv
     """
     console = Console(highlight=False)
     with one_line(), ExitStack() as stack, observed(console, name, log_json, None) as seen, one_thread_a_role():

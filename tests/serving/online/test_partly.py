@@ -98,12 +98,11 @@ def test_a_federation_that_starts_without_a_party_serves(tmp_path):
     given = trained(tmp_path, absence={"rate": 0.3}, **AUTO)
     without = scores(given.run, {"bank": given.paths["bank"]})
     serving = Serving(tmp_path, given)
-    serving.stocks["shop"], kept = serving.stocks["bank"], serving.stocks["shop"]
-    start, serving.start_party = serving.start_party, lambda name: start(name) if name == "bank" else None
+    serving.absent = {"shop"}
     with serving:
         assert serving.predict("p1010").body["scores"][0]["score"] == without["p1010"]["score"]
-        serving.stocks["shop"] = kept
-        start("shop")
+        serving.absent = set()
+        serving.start_party("shop")
         serving.until(lambda: serving.predict("p1010").body["scores"][0]["parties"] == ["bank", "shop"])
         assert serving.predict("p1010").body["scores"][0]["score"] == given.expected["p1010"]["score"]
 
