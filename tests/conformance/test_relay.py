@@ -240,7 +240,7 @@ def test_a_desk_takes_no_labels() -> None:
         desk().accept(Targets(1, 0, 1, parts, 3 * label))
     offers = [offer_of(desk().config, name) for name in ("bank", "shop")]
     with pytest.raises(RemoteProtocolError, match="names bank, but the table of shop has the label"):
-        desk().check([offers[0], offers[1].model_copy(update={"label": True})])
+        desk().check({1: offers[0], 2: offers[1].model_copy(update={"label": True})})
     taken = desk()
     taken.accept(Targets(1, 0, 1, parts, b""))
     assert taken.sizes() == [2, 0, 1]

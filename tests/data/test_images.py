@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import struct
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from PIL import Image
 
 from cvfl.data.sets.augment import AUGMENT, CropAndFlip
@@ -26,6 +24,7 @@ from cvfl.data.sets.pixels import Pixels, parts, scaled
 from cvfl.errors import DataError
 from cvfl.protocol.rows import Holding
 from cvfl.rng import stream
+from publishers import images, python2_batch, python3_batch, write_cifar, write_imagenet, write_modelnet
 
 
 def real(name: str) -> Path:
@@ -36,45 +35,7 @@ def real(name: str) -> Path:
     return folder
 
 
-def images(*shape: int) -> NDArray[np.uint8]:
-    return (stream(1, "test images", *shape).words(int(np.prod(shape))) >> 56).astype(np.uint8).reshape(shape)
-
-
 # --- CIFAR-10 ---------------------------------------------------------------------------------------------------------
-
-
-def python3_batch(data: NDArray[Any], labels: list[int]) -> bytes:
-    """A batch as Python 3 writes it in the old protocol."""
-    return pickle.dumps({b"batch_label": b"a batch", b"labels": labels, b"data": data}, protocol=2)
-
-
-def python2_batch(data: NDArray[np.uint8], labels: list[int]) -> bytes:
-    """A batch as published: what Python 2 and its NumPy wrote, byte strings as they are and the old module's name."""
-
-    def text(content: bytes) -> bytes:
-        return b"U" + bytes([len(content)]) + content
-
-    array = (
-        b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85" + text(b"b") + b"\x87R"
-        b"(K\x01" + b"".join(b"J" + struct.pack("<i", side) for side in data.shape) + b"\x86"
-        b"cnumpy\ndtype\n" + text(b"u1") + b"K\x00K\x01\x87R"
-        b"(K\x03" + text(b"|") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
-        b"\x89T" + struct.pack("<i", data.nbytes) + data.tobytes() + b"tb"
-    )
-    listed = b"](" + b"".join(b"K" + bytes([label]) for label in labels) + b"e"
-    return b"\x80\x02}(" + text(b"labels") + listed + text(b"data") + array + b"u."
-
-
-def write_cifar(
-    folder: Path, batch: Callable[[NDArray[np.uint8], list[int]], bytes] = python3_batch, rows: int = 20
-) -> NDArray[np.uint8]:
-    """Six batches in their layout; the result is all training images."""
-    folder.mkdir(parents=True, exist_ok=True)
-    labels = [row % 10 for row in range(rows)]
-    data = images(6, rows, 3072)
-    for name, content in zip([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"], data, strict=True):
-        (folder / name).write_bytes(batch(content, labels))
-    return data[:5].reshape(-1, 3, 32, 32)
 
 
 @pytest.mark.parametrize("batch", [python2_batch, python3_batch])
@@ -252,19 +213,6 @@ def test_parts_of_odd_images_make_up_the_whole() -> None:
 # --- ModelNet10 -------------------------------------------------------------------------------------------------------
 
 
-def write_modelnet(root: Path, views: int = 12, name: str = "{item}/{view:03d}.png") -> NDArray[np.uint8]:
-    """Two training items and one test item of each class; the result is the training images."""
-    data = images(len(CLASSES), 3, views, 20, 20)
-    data[0, 0] = 255  # a blank item
-    for label, kind in enumerate(CLASSES):
-        for at, split in enumerate(("train", "train", "test")):
-            for view in range(views):
-                file = root / kind / split / name.format(item=f"{kind}_{at + 1:04d}", view=view)
-                file.parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(data[label, at, view]).save(file)
-    return data[:, :2].reshape(-1, views, 1, 20, 20)
-
-
 @pytest.mark.parametrize("name", ["{item}/{view:03d}.png", "{item}.obj.shaded_v{view:03d}.png", "{item}_{view}.png"])
 def test_views_are_dealt_out_in_order(tmp_path: Path, name: str) -> None:
     expected = write_modelnet(tmp_path / "rendered", name=name)
@@ -352,22 +300,6 @@ def test_the_real_modelnet_has_its_official_split() -> None:
 
 
 # --- ImageNet100 ------------------------------------------------------------------------------------------------------
-
-WNIDS = ("n02869837", "n01749939", "n02488291")
-
-
-def write_imagenet(root: Path) -> Path:
-    """Two training images and one to test with of three classes, of many sizes; the result is the list of classes."""
-    sizes = [(300, 260), (256, 256), (500, 375), (200, 333), (640, 100), (256, 300), (64, 64), (257, 256), (31, 40)]
-    for at, (width, height) in enumerate(sizes):
-        split = "val" if at % 3 == 2 else "train"
-        file = root / split / WNIDS[at // 3] / f"{WNIDS[at // 3]}_{at}.JPEG"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        picture = Image.fromarray(images(8, 8, 3)).resize((width, height), Image.Resampling.BICUBIC)
-        (picture.convert("L") if at == 3 else picture).save(file, "JPEG", quality=95)
-    listed = root / "classes.txt"
-    listed.write_text("# three of a hundred\n" + "\n\n".join(f"{wnid}  # a class" for wnid in WNIDS))
-    return listed
 
 
 def test_images_are_resized_cropped_and_divided(tmp_path: Path) -> None:

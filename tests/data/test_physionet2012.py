@@ -1,6 +1,5 @@
 import os
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,43 +11,12 @@ from cvfl.data.sets.fetch import DATASETS
 from cvfl.data.sets.physionet2012 import load_physionet2012
 from cvfl.errors import DataError
 from cvfl.federation.train import train
-
-DESCRIPTORS = ("00:00,Age,70", "00:00,Gender,0", "00:00,Height,-1", "00:00,ICUType,4", "00:00,Weight,80")
-SET_A = {
-    101: ("01:30,HR,60", "05:00,HR,80", "05:00,pH,7.3", "06:10,MechVent,1"),
-    102: ("00:20,HR,100", "00:50,HR,110", "48:00,HR,90", "03:00,pH,735"),
-    103: (),
-    104: ("02:00,HR,70", "02:00,Urine,40", "03:00,pH,7.4"),
-}
-SET_B = {201: ("04:15,HR,300",), 202: ("04:15,Lactate,2.5",)}
-DEATHS = {101: 0, 102: 1, 103: 0, 104: 1, 201: 1, 202: 0}
-
-
-def record(number: int, lines: tuple[str, ...], descriptors: tuple[str, ...] = DESCRIPTORS) -> str:
-    return "\n".join(["Time,Parameter,Value", f"00:00,RecordID,{number}", *descriptors, *lines]) + "\n"
-
-
-def outcomes(deaths: Mapping[int, int]) -> str:
-    lines = (f"{number},6,1,5,-1,{died}" for number, died in deaths.items())
-    return "\n".join(["RecordID,SAPS-I,SOFA,Length_of_stay,Survival,In-hospital_death", *lines]) + "\n"
-
-
-def write(
-    path: Path, set_a: Mapping[int, tuple[str, ...]] = SET_A, set_b: Mapping[int, tuple[str, ...]] = SET_B
-) -> Path:
-    for letter, records in (("a", set_a), ("b", set_b)):
-        (path / f"set-{letter}").mkdir(parents=True)
-        for number, lines in records.items():
-            (path / f"set-{letter}" / f"{number}.txt").write_text(record(number, lines), encoding="utf-8")
-        (path / f"Outcomes-{letter}.txt").write_text(
-            outcomes({number: DEATHS[number] for number in records}), encoding="utf-8"
-        )
-    return path
+from publishers import PHYSIONET_DESCRIPTORS, SET_A, physionet_outcomes, physionet_record, write_physionet
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return write(tmp_path / "challenge")
+    return write_physionet(tmp_path / "challenge")
 
 
 def feature(data: VerticalData, party: str, place: int, row: int = 0) -> list[float]:
@@ -83,7 +51,7 @@ def test_series_are_standardised_on_the_measured_training_values(folder: Path) -
 
 
 def test_test_records_do_not_change_what_training_sees(folder: Path, tmp_path: Path) -> None:
-    other = write(tmp_path / "other", set_b={201: ("04:15,HR,20", "05:15,Urine,900"), 202: ()})
+    other = write_physionet(tmp_path / "other", set_b={201: ("04:15,HR,20", "05:15,Urine,900"), 202: ()})
     for one, two in zip(load_physionet2012(folder).train, load_physionet2012(other).train, strict=True):
         assert torch.equal(one[torch.arange(4)], two[torch.arange(4)])
 
@@ -94,8 +62,8 @@ def test_test_records_do_not_change_what_training_sees(folder: Path, tmp_path: P
 )
 def test_a_series_and_its_mask_are_at_one_party(tmp_path: Path, line: str, party: str, changed: int) -> None:
     known = (*SET_A[104], "08:00,TroponinT,0.1")
-    before = load_physionet2012(write(tmp_path / "one", set_b={201: known, 202: ()}))
-    after = load_physionet2012(write(tmp_path / "two", set_b={201: (*known, line), 202: ()}))
+    before = load_physionet2012(write_physionet(tmp_path / "one", set_b={201: known, 202: ()}))
+    after = load_physionet2012(write_physionet(tmp_path / "two", set_b={201: (*known, line), 202: ()}))
     for name, one, two in zip(before.names, before.test, after.test, strict=True):
         rows = torch.arange(2)
         places = int((one[rows] != two[rows]).any(0).any(0).sum())
@@ -117,8 +85,10 @@ def test_a_record_without_measurements_is_kept_at_the_mean(folder: Path) -> None
 
 def test_an_unknown_descriptor_is_the_mean_and_a_known_one_is_not(folder: Path) -> None:
     for number, age in ((101, 50), (102, 90), (103, -1)):
-        descriptors = (f"00:00,Age,{age}", *DESCRIPTORS[1:])
-        (folder / f"set-a/{number}.txt").write_text(record(number, SET_A[number], descriptors), encoding="utf-8")
+        descriptors = (f"00:00,Age,{age}", *PHYSIONET_DESCRIPTORS[1:])
+        (folder / f"set-a/{number}.txt").write_text(
+            physionet_record(number, SET_A[number], descriptors), encoding="utf-8"
+        )
     data = load_physionet2012(folder)
     ages = [feature(data, "chemistry", 18, row)[0] for row in range(4)]
     assert ages[0] < 0 < ages[1]
@@ -160,20 +130,24 @@ def test_progress_ends_when_all_is_read(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("set-a/101.txt", record(101, ("07:00,HR",)), "Expected 3 columns, got 2"),
-        ("set-a/101.txt", record(101, ("07:00,HR,abc",)), "invalid value 'abc'"),
-        ("set-a/101.txt", record(101, ("07:0x,HR,80",)), "'07:0x' is not a time such as 07:30"),
-        ("set-a/101.txt", record(101, ("07:00,Lactat,2",)), "unknown parameter 'Lactat'; did you mean 'Lactate'?"),
-        ("set-a/101.txt", record(101, ("07:00,RecordID,7",)), "2 lines with a RecordID"),
-        ("set-a/101.txt", record(102, ()), "does not start with Time,Parameter,Value and 00:00,RecordID,101"),
+        ("set-a/101.txt", physionet_record(101, ("07:00,HR",)), "Expected 3 columns, got 2"),
+        ("set-a/101.txt", physionet_record(101, ("07:00,HR,abc",)), "invalid value 'abc'"),
+        ("set-a/101.txt", physionet_record(101, ("07:0x,HR,80",)), "'07:0x' is not a time such as 07:30"),
+        (
+            "set-a/101.txt",
+            physionet_record(101, ("07:00,Lactat,2",)),
+            "unknown parameter 'Lactat'; did you mean 'Lactate'?",
+        ),
+        ("set-a/101.txt", physionet_record(101, ("07:00,RecordID,7",)), "2 lines with a RecordID"),
+        ("set-a/101.txt", physionet_record(102, ()), "does not start with Time,Parameter,Value and 00:00,RecordID,101"),
         ("set-a/101.txt", b"", "does not start with"),
         ("set-b/202.txt", b"\x80\x81\xff\x00" * 50, "does not start with"),
-        ("set-b/202.txt", record(202, ()).encode() + b"07:00,\xff\xfe,2\n", "invalid UTF8"),
+        ("set-b/202.txt", physionet_record(202, ()).encode() + b"07:00,\xff\xfe,2\n", "invalid UTF8"),
         ("set-a/notes.txt", "read me", "does not start with"),
-        ("Outcomes-a.txt", outcomes({101: 0, 102: 1, 104: 1}), "record 103 has no outcome (1 in all)"),
-        ("Outcomes-b.txt", outcomes({201: 0, 202: 1, 203: 1}), "there is no record 203"),
-        ("Outcomes-a.txt", outcomes(dict.fromkeys(SET_A, 0)), "In-hospital_death is 0 for all 4 records"),
-        ("Outcomes-b.txt", outcomes({201: 0, 202: -1}), "In-hospital_death is -1"),
+        ("Outcomes-a.txt", physionet_outcomes({101: 0, 102: 1, 104: 1}), "record 103 has no outcome (1 in all)"),
+        ("Outcomes-b.txt", physionet_outcomes({201: 0, 202: 1, 203: 1}), "there is no record 203"),
+        ("Outcomes-a.txt", physionet_outcomes(dict.fromkeys(SET_A, 0)), "In-hospital_death is 0 for all 4 records"),
+        ("Outcomes-b.txt", physionet_outcomes({201: 0, 202: -1}), "In-hospital_death is -1"),
         ("Outcomes-b.txt", "RecordID,Survival\n201,0\n202,1\n", "column In-hospital_death is missing"),
         ("Outcomes-b.txt", "RecordID,In-hospital_death\n201\n", "Expected 2 columns, got 1"),
         ("Outcomes-b.txt", "RecordID,In-hospital_death\n201,yes\n", "Failed to parse string: 'yes'"),

@@ -15,26 +15,12 @@ from cvfl.data.sets.catalogue import NamedSet, load_named
 from cvfl.errors import ConfigError, CvflError, DataError
 from cvfl.federation.train import train
 from cvfl.protocol import Loss
-
-SPELLED = ["LIMIT_BAL", "SEX", "EDUCATION", "MARRIAGE", "AGE", "PAY_0", "PAY_2", "PAY_3", "PAY_4", "PAY_5", "PAY_6"]
-SPELLED += [f"BILL_AMT{i}" for i in range(1, 7)] + [f"PAY_AMT{i}" for i in range(1, 7)]
-
-
-def credit(folder: Path, rows: int = 60, *, coded: bool = True) -> np.ndarray:
-    random = np.random.default_rng(0)
-    table = random.integers(0, 1000, (rows, 23))
-    table[:, 1:4] = random.integers(1, 3, (rows, 3))
-    header = [f"X{i}" for i in range(1, 24)] if coded else SPELLED
-    label = "Y" if coded else "default.payment.next.month"
-    lines = [",".join(["ID", *header, label])]
-    lines += [",".join(map(str, [i + 1, *row, i % 2])) for i, row in enumerate(table)]
-    (folder / "data.csv").write_text("\n".join(lines) + "\n")
-    return table
+from publishers import write_adult, write_credit, write_mfeat
 
 
 @pytest.mark.parametrize("coded", [True, False])
 def test_credit_default(tmp_path, coded):
-    table = credit(tmp_path, coded=coded)
+    table = write_credit(tmp_path, coded=coded)
     data = load("credit_default", path=tmp_path)
     assert data.names == ("bank", "bureau", "shop", "registry")
     assert data.loss is Loss.BINARY
@@ -47,26 +33,14 @@ def test_credit_default(tmp_path, coded):
 
 
 def test_the_split_of_credit_default_belongs_to_ids_and_seed(tmp_path):
-    credit(tmp_path)
+    write_credit(tmp_path)
     one, two, other = (load("credit_default", path=tmp_path, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(one.train[0], two.train[0])
     assert one.train[0].shape != other.train[0].shape or not torch.equal(one.train[0], other.train[0])
 
 
-def adult(folder: Path) -> None:
-    def line(i: int, end: str = "") -> str:
-        two = i % 2
-        values = [20 + i, "?" if i % 5 == 0 else ("Private", "State-gov")[two], 77516, ("Bachelors", "Masters")[two]]
-        values += [13 + two, ("Never-married", "Divorced")[two], f"job{i % 3}", ("Husband", "Wife")[two]]
-        values += [("White", "Black")[two], ("Male", "Female")[two], i * 10, i % 4, 30 + i % 7, ("Peru", "Cuba")[two]]
-        return ", ".join(map(str, [*values, (">50K" if i % 3 == 0 else "<=50K") + end])) + "\n"
-
-    (folder / "adult.data").write_text("".join(map(line, range(30))) + "\n")
-    (folder / "adult.test").write_text("|1x3 Cross validator\n" + "".join(line(i, ".") for i in range(12)) + "\n")
-
-
 def test_adult_keeps_the_publisher_s_split(tmp_path):
-    adult(tmp_path)
+    write_adult(tmp_path)
     found = load_named(NamedSet(name="adult", path=tmp_path))
     assert found.data.names == ("employer", "school", "tax-office", "registry")
     assert (len(found.data.train_labels), len(found.data.test_labels)) == (30, 12)
@@ -78,7 +52,7 @@ def test_adult_keeps_the_publisher_s_split(tmp_path):
 
 
 def test_a_line_of_adult_that_is_cut(tmp_path):
-    adult(tmp_path)
+    write_adult(tmp_path)
     (tmp_path / "adult.test").write_text("|1x3\n25, Private\n")
     with pytest.raises(DataError, match=r"adult\.test: line 2 has 2 values, not 15"):
         load("adult", path=tmp_path)
@@ -87,14 +61,8 @@ def test_a_line_of_adult_that_is_cut(tmp_path):
         load("adult", path=tmp_path)
 
 
-def mfeat(folder: Path, rows: int = 2000) -> None:
-    for suffix, width in {"fou": 76, "fac": 216, "kar": 64, "pix": 240, "zer": 47, "mor": 6}.items():
-        values = np.arange(rows)[:, None] // 200 + np.arange(width) / width
-        np.savetxt(folder / f"mfeat-{suffix}", values, fmt="%.4f")
-
-
 def test_mfeat_has_six_views(tmp_path):
-    mfeat(tmp_path)
+    write_mfeat(tmp_path)
     data = load("mfeat", path=tmp_path)
     assert [rows.shape[1] for rows in data.train] == [76, 216, 64, 240, 47, 6]
     assert data.outputs == 10
@@ -103,7 +71,7 @@ def test_mfeat_has_six_views(tmp_path):
 
 
 def test_mfeat_that_is_cut(tmp_path):
-    mfeat(tmp_path)
+    write_mfeat(tmp_path)
     (tmp_path / "mfeat-mor").write_text("1 2 3 4 5 6\n1 2\n")
     with pytest.raises(DataError, match="mfeat-mor"):
         load("mfeat", path=tmp_path)
@@ -124,7 +92,7 @@ def test_what_is_missing_is_named(tmp_path, name):
         load(name, parties=3, path=tmp_path)
 
 
-@pytest.mark.parametrize(("name", "write"), [("credit_default", credit), ("adult", adult)])
+@pytest.mark.parametrize(("name", "write"), [("credit_default", write_credit), ("adult", write_adult)])
 def test_a_run_on_them_leaves_models_for_rows_that_are_numbers(tmp_path, name, write):
     write(tmp_path)
     data = {"name": name, "path": str(tmp_path)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -104,6 +105,6 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """B x outputs."""
-        features: Tensor = self.stages(self.stem(x))
+        features: Tensor = self.stages(self.stem(x.contiguous(memory_format=torch.channels_last)))
         output: Tensor = self.head(features.mean((2, 3)))
         return output
