@@ -12,7 +12,7 @@ from hospital import Stay, write_tables
 from publishers import write_adult, write_cifar, write_credit, write_imagenet, write_modelnet, write_physionet
 
 pytestmark = pytest.mark.slow
-ROUNDS = 3
+ROUNDS, BATCH = 3, 2
 WRITERS: dict[str, Callable[[Path], object]] = {
     "adult": write_adult,
     "cifar10": write_cifar,
@@ -39,7 +39,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_paper_s_setting_runs_three_rounds(name: str, data: Path, tmp_path: Path) -> None:
     everything = tasks(load_study(name), "paper", 1, data, tmp_path)
     for task in (everything[0], everything[-1]):  # the first compresses nothing, the last does
-        few = task.config.model_copy(update={"epochs": None, "rounds": ROUNDS, "evaluate_every": ROUNDS})
+        length = {"epochs": None, "rounds": ROUNDS, "evaluate_every": ROUNDS, "batch_size": BATCH}
+        few = task.config.model_copy(update=length)
         run_task(type(task)(task.cell, task.seed, few, task.out))
         run = read_run(task.out)
         assert len(run.history) == ROUNDS
