@@ -38,14 +38,19 @@ S = TypeVar("S", bound=Section)
 class Preset(Section):
     """How large a study is run: the paper's size, or one for two cores; `scaled` says what is smaller.
 
-    `cells` holds what only some cells have at this size, by their names.
+    `only` names the cells that are run at this size, if not all are; `cells` holds what only some of them have.
     """
 
     target: float
     seeds: int = Field(default=3, ge=1)
     scaled: str = ""
     run: dict[str, Any] = Field(default_factory=dict)
+    only: tuple[str, ...] = ()
     cells: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+    def runs(self, cell: str) -> bool:
+        """Whether a cell is run at this size."""
+        return not self.only or cell in self.only
 
 
 class Cell(Section):
@@ -73,9 +78,10 @@ class Study(Section):
     def _cells_exist(self) -> Self:
         names = [cell.name for cell in self.cell]
         for key, preset in self.preset.items():
-            for name in preset.cells:
-                if name not in names:
-                    raise ValueError(f"preset.{key}.cells: there is no cell {name!r}{suggest(name, names)}")
+            for part, named in (("cells", tuple(preset.cells)), ("only", preset.only)):
+                for name in named:
+                    if name not in names:
+                        raise ValueError(f"preset.{key}.{part}: there is no cell {name!r}{suggest(name, names)}")
         return self
 
 
@@ -286,7 +292,7 @@ def tasks(study: Study, preset: str, seeds: int | None, data: Path, out: Path) -
     chosen = preset_of(study, preset)
     found = []
     for seed in range(seeds or chosen.seeds):
-        for cell in study.cell:
+        for cell in (cell for cell in study.cell if chosen.runs(cell.name)):
             values = merged(merged(merged(study.run, chosen.run), cell.run), chosen.cells.get(cell.name, {}))
             values = merged(values, {"seed": seed, "data": {"split_seed": seed}})
             if "path" in READERS[name := values["data"]["name"]].takes:
