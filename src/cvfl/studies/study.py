@@ -174,7 +174,8 @@ def _member(file: SuiteFile, member: str, source: str) -> Study:
         preset_of(study, key)
     own = study.model_dump(mode="json", exclude_defaults=True)
     for preset in own["preset"].values():
-        preset.pop("cells", None)  # what belongs to cells that are replaced
+        for part in ("cells", "only"):  # what belongs to cells that are replaced
+            preset.pop(part, None)
     cells = [cell.model_dump(mode="json", exclude_defaults=True) for cell in file.cell]
     return checked(Study, merged(own, {"paper": file.paper, "preset": changes, "cell": cells}), f"{source}, {member}")
 
