@@ -117,7 +117,8 @@ class RunConfig(Section):
     def _algorithm_of_labels(cls, values: Any) -> Any:
         """Parties without labels are told gradients: Algorithm 2, unless said otherwise."""
         privacy = values.get("privacy") if isinstance(values, dict) else None
-        if isinstance(privacy, dict) and privacy.get("labels", "shared") != "shared" and "algorithm" not in values:
+        private = isinstance(privacy, dict) and privacy.get("labels", "shared") != "shared"
+        if private and privacy.get("label_epsilon") is None and "algorithm" not in values:
             return values | {"algorithm": 2}
         return values
 

@@ -28,6 +28,7 @@ from cvfl.federation.scoring import analysis_of, columns_of, own_columns, scorer
 from cvfl.federation.server import ServerRole
 from cvfl.federation.start import Start
 from cvfl.federation.state import ALIGNMENT, NOISE, State, kept_secret, write_secret
+from cvfl.federation.told_labels import randomise_table
 from cvfl.federation.train import RunResult
 from cvfl.privacy.account import check_accountant
 from cvfl.privacy.identity import Identity
@@ -221,6 +222,7 @@ class PartyRun:
         if not self.config.party[self.name].has_table:
             raise ConfigError(f"party.{self.name} has no table; give table, or url and query")
         table = open_party(self.config, self.name, self.stack, self.on_step)
+        randomise_table(self.config, table)
         if self.start:
             self.start.check_names(list(self.config.party))
             self.start.take_own(table)
@@ -294,7 +296,7 @@ def _hashes(models: Mapping[str, nn.Module]) -> dict[str, str]:
     return {role: record.fingerprint(model) for role, model in models.items()}
 
 
-_ELSEWHERE = {"table", "url", "query", "model", "compressor", "row_secret", "fingerprint", "tell_classes"}
+_ELSEWHERE = {"table", "url", "query", "model", "compressor", "row_secret", "label_secret", "fingerprint", "tell_classes"}
 
 
 def _own(config: RunConfig, name: str) -> dict[str, Any]:

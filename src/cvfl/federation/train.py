@@ -16,7 +16,7 @@ from cvfl.data.tables.organisation import Assembled
 from cvfl.federation.build import Federation, make_federation, recipe_for
 from cvfl.federation.bundles import BundleMaker, run_name, write_bundles
 from cvfl.federation.divergence import Divergence
-from cvfl.federation.load import Loaded, load_data
+from cvfl.federation.load import Loaded, load_data, with_told_labels
 from cvfl.federation.range_test import find_eta, with_eta
 from cvfl.federation.rehearsal import Rehearsal
 from cvfl.federation.scoring import analysis_of, columns_of, units_of
@@ -235,6 +235,6 @@ def _loaded(config: RunConfig, data: VerticalData | Loaded | None, start: Start 
         case None:
             return load_data(config, start=start)
         case VerticalData():
-            return Loaded(Assembled(data))
+            return with_told_labels(config, Loaded(Assembled(data)))
         case Loaded():
-            return data
+            return with_told_labels(config, data)

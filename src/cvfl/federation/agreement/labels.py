@@ -180,7 +180,8 @@ class TableLabels(ServerRows):
         if len(holders) != 1:
             said = " and ".join(holders) or "none"
             raise RemoteProtocolError(f"exactly one party holds the label, not {said}; set its key label")
-        private = self.config.privacy.labels if self._holder else None
+        privacy = self.config.privacy
+        private = privacy.labels if self._holder or privacy.randomised else None
         for key, named in (("privacy.labels", private), ("data.label_holder", self.config.data.label_holder)):
             if named not in (None, *holders):
                 raise RemoteProtocolError(f"{key} names {named}, but the table of {holders[0]} has the label")
