@@ -53,6 +53,11 @@ class ServerRows(ABC):
         self._labels: Labels | None = None
         self._present: Presence | None = None
 
+    @property
+    def told_outputs(self) -> str | None:
+        """The party that is told the outputs of held-out rows at the end: the holder of labels that were randomised."""
+        return self.config.privacy.labels if self.config.privacy.randomised and not self.predicts else None
+
     def sizes(self) -> list[int] | None:
         """Training, validation and test rows, once they are known."""
         return self._sizes
