@@ -1,0 +1,1 @@
+def published(lines, out): return ""
