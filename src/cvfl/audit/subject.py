@@ -53,6 +53,8 @@ class Subject:
     before: Federation
     federation: Federation
     looks: int
+    truth: Tensor
+    """The labels of training rows as their holder has them: what an attacker wants, whatever was told."""
 
     @classmethod
     def of(cls, run: Path, on_step: OnStep) -> Subject:
@@ -77,7 +79,7 @@ class Subject:
         roles = {"server": federation.server.model} | {party.holding.name: party.model for party in federation.parties}
         for name, model in roles.items():
             _restore(model, run / "parameters" / f"{name}.safetensors", record.parameters.get(name))
-        return cls(config, record, loaded, data, before, federation, looks)
+        return cls(config, record, loaded, data, before, federation, looks, loaded.truth.train_labels[chosen])
 
     @property
     def loss(self) -> Loss:
@@ -111,7 +113,7 @@ class Subject:
     @property
     def label_holders(self) -> tuple[str, ...]:
         """The roles that have the labels anyway."""
-        if self.config.privacy.private_labels:
+        if self.config.privacy.labels != "shared":
             return (self.config.privacy.labels,)
         own = [name for name, party in self.config.party.items() if party.label is not None]
         return ("server", *(self.data.names if self.config.algorithm == 1 else own))
@@ -119,7 +121,8 @@ class Subject:
     @property
     def task(self) -> float | None:
         """How well the joint model does on test rows, in the unit of the attacks on labels."""
-        test = self.record.metrics.test
+        account = self.record.label_privacy
+        test = account.scores.test if account and account.scores else self.record.metrics.test
         if self.loss is not Loss.SQUARED:
             return test.get("roc_auc")
         return test.get("r2")
