@@ -105,7 +105,10 @@ def _run(name: str, source: Path, folder: Path, seed: int, epsilon: float | None
     }
     if epsilon is None:
         return line | {"true": summary["metrics"]["test"]}
-    return line | {"true": summary["label_privacy"]["scores"]["test"], "heads": dict(_heads(result, loaded, tables.holder))}
+    return line | {
+        "true": summary["label_privacy"]["scores"]["test"],
+        "heads": dict(_heads(result, loaded, tables.holder)),
+    }
 
 
 def _heads(result: RunResult, loaded: Loaded, holder: str) -> Iterator[tuple[str, float]]:

@@ -150,6 +150,7 @@ def test_who_sees_what(audits):
         "folded": "sums",
         "noise": "embeddings",
         "holder": "gradients",
+        "told": "sums",
     }
 
 
@@ -415,7 +416,7 @@ def test_what_told_labels_add_is_within_their_bound(audits):
 
 
 def test_an_attacker_that_knows_more_than_was_told_is_beyond_the_bound():
-    """The check can fail: with true labels in the place of told ones the guess is right more often than epsilon allows."""
+    """The check can fail: by true labels in the place of told ones guesses are right more often than epsilon allows."""
     y = torch.from_numpy(np.random.default_rng(0).integers(0, 2, 4000))
     own = torch.from_numpy(np.random.default_rng(1).normal(0, 1, (4000, 3)))
     noise = Randomised(1.0)

@@ -20,6 +20,7 @@ from cvfl.errors import ConfigError, RemoteProtocolError
 from cvfl.federation import told_labels
 from cvfl.federation.load import load_data
 from cvfl.federation.train import train
+from cvfl.privacy.label_draw import tell_classes
 from cvfl.wire.control import CONTROL, End, decode_control, encode_control
 from cvfl.wire.frame import kind_of
 
@@ -64,7 +65,7 @@ def test_all_that_others_hear_follows_from_the_told_labels(
     write_tables(tmp_path, aligned=True)  # where people are aligned, blinded ids are new bytes in every session
     config = told(tmp_path, aligned=True, **MODES[mode])
     first = heard(config, tmp_path / "one")
-    table, drawn = tmp_path / "bank.csv", told_labels.tell_classes
+    table, drawn = tmp_path / "bank.csv", tell_classes
     rows = list(csv.DictReader(table.read_text("utf-8").splitlines()))
     names = ("overdue", "settled")
     lines = (tmp_path / "bank.csv.label_secret").read_text("utf-8").splitlines()

@@ -18,7 +18,9 @@ SECRET, N = bytes(range(32)), 40_000
 IDS = [f"id {i}" for i in range(N)]
 
 
-def told(epsilon: float, codes: np.ndarray, names: tuple[str, ...] = ("no", "yes"), secret: bytes = SECRET) -> np.ndarray:
+def told(
+    epsilon: float, codes: np.ndarray, names: tuple[str, ...] = ("no", "yes"), secret: bytes = SECRET
+) -> np.ndarray:
     return tell_classes(secret, Randomised(epsilon), "late", IDS[: len(codes)], codes, names)
 
 
@@ -92,7 +94,7 @@ def test_no_step_of_a_quantity_is_told_more_than_e_epsilon_as_often() -> None:
 
 
 def release(epsilon: float, column: str = "late") -> Release:
-    return Release(column=column, epsilon=epsilon, labels=["no", "yes"])
+    return Release(column=column, epsilon=epsilon, labels=("no", "yes"))
 
 
 def test_the_ledger_has_every_release_once(tmp_path: Path) -> None:

@@ -53,10 +53,14 @@ def test_metrics_are_estimates_of_those_by_true_labels(loss: Loss, classes: int,
     y = (p.cumsum(1) < torch.from_numpy(rng.random((N, 1)))).sum(1).clamp_max(classes - 1).numpy()
     told = tell_classes(bytes(32), noise, "y", map(str, range(N)), y, [str(c) for c in range(classes)])
     true = evaluate(loss, z, loss.labels(torch.from_numpy(y), torch.float64), Decided(threshold=0.4))
-    found = estimate(noise, loss, z, loss.labels(torch.from_numpy(told), torch.float64), Decided(threshold=0.4), Units())
+    found = estimate(
+        noise, loss, z, loss.labels(torch.from_numpy(told), torch.float64), Decided(threshold=0.4), Units()
+    )
     assert found.keys() == true.keys()
     off = 5 / (noise.tells(classes) * N**0.5)
-    assert {name: value for name, value in found.items() if abs(value - true[name]) > (4 * off if name == "loss" else off)} == {}
+    assert {
+        name: value for name, value in found.items() if abs(value - true[name]) > (4 * off if name == "loss" else off)
+    } == {}
 
 
 def test_of_a_quantity_the_noise_is_taken_off() -> None:
@@ -89,7 +93,8 @@ def test_decisions_by_told_labels_are_near_those_by_true_ones(calibration: str) 
     told = tell_classes(bytes(32), noise, "y", map(str, range(N)), y, ["0", "1"])
     decision = Decision(calibration=calibration)  # type: ignore[arg-type]
     true, found = (
-        decision.fit(Loss.BINARY, z, torch.from_numpy(labels).double(), how) for labels, how in ((y, None), (told, noise))
+        decision.fit(Loss.BINARY, z, torch.from_numpy(labels).double(), how)
+        for labels, how in ((y, None), (told, noise))
     )
     assert found.fitted
     assert found.threshold == pytest.approx(true.threshold, abs=0.05)

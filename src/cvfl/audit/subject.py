@@ -121,8 +121,7 @@ class Subject:
     @property
     def task(self) -> float | None:
         """How well the joint model does on test rows, in the unit of the attacks on labels."""
-        account = self.record.label_privacy
-        test = account.scores.test if account and account.scores else self.record.metrics.test
+        test = self.record.tested
         if self.loss is not Loss.SQUARED:
             return test.get("roc_auc")
         return test.get("r2")

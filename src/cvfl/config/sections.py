@@ -112,7 +112,7 @@ class PartyConfig(Section):
     row_secret: Path | None = None
     """A file with the secret by which an earlier run ordered and split its rows, to repeat it; the first party's."""
     label_secret: Path | None = None
-    """The file with the secret by which labels are randomised, and what was told so far; beside the table if not given."""
+    """The file with the secret by which labels are randomised, and all releases; beside the table if not given."""
     fingerprint: str | None = Field(default=None, pattern=r"^[0-9A-Fa-f]{2}(:?[0-9A-Fa-f]{2}){31}$")
     """SHA-256 of the certificate that this party is known by; any other one of the authority is refused then."""
 
@@ -139,9 +139,10 @@ class PrivacyConfig(Section):
     """What roles learn of each other beyond the model.
 
     `labels` is "shared" when every party has the training labels, else the one role that holds them: "server", or the
-    name of a party. With `label_epsilon` that role randomises all labels once, and everybody is told those; what is
-    told then differs by a factor of at most e^epsilon for any two labels of a row. `aggregation` is "secure" when the
-    server learns the sum of the embeddings alone. Embeddings are scaled to an L2 norm of at most `clip`, and Gaussian noise of `noise` times `clip` is added to what is sent.
+    name of a party. With `label_epsilon` that role randomises all labels once, and everybody is told those: any two
+    labels of a row then make all that is told at most e^epsilon times as likely. `aggregation` is "secure" when the
+    server learns the sum of the embeddings alone. Embeddings are scaled to an L2 norm of at most `clip`, and Gaussian
+    noise of `noise` times `clip` is added to what is sent.
     """
 
     labels: str = "shared"
@@ -164,7 +165,9 @@ class PrivacyConfig(Section):
         if self.noise is not None and self.clip is None:
             raise ValueError("privacy.noise needs privacy.clip: noise hides what is bounded")
         if self.label_epsilon is not None and self.labels == "shared":
-            raise ValueError("privacy.label_epsilon: say with privacy.labels which role holds them, and randomises them")
+            raise ValueError(
+                "privacy.label_epsilon: say with privacy.labels which role holds them, and randomises them"
+            )
         if self.label_range is not None and self.label_epsilon is None:
             raise ValueError("privacy.label_range is for labels that are told with privacy.label_epsilon")
         if self.label_range is not None and not -1e300 < self.label_range[0] < self.label_range[1] < 1e300:

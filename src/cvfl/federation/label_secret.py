@@ -31,7 +31,7 @@ class Release(Section):
 
     column: str
     epsilon: float
-    labels: list[str] = []
+    labels: tuple[str, ...] = ()
     range: tuple[float, float] | None = None
 
 
@@ -41,9 +41,9 @@ class _Secret(Section):
 
 def told_before(path: Path, release: Release) -> tuple[bytes, list[Release]]:
     """The secret, and all releases of the column with this one among them; both are kept from now on."""
-    with writing(path), _opened(path) as (file, lines):
-        if not lines:
-            lines = [_Secret(secret=secrets.token_hex(SECRET)).model_dump_json()]
+    with writing(path), _opened(path) as (file, kept):
+        lines = kept or [_Secret(secret=secrets.token_hex(SECRET)).model_dump_json()]
+        if not kept:
             _append(file, lines[0])
         try:
             secret = bytes.fromhex(_Secret.model_validate_json(lines[0]).secret)
@@ -60,7 +60,7 @@ def told_before(path: Path, release: Release) -> tuple[bytes, list[Release]]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The file, which one process at a time has, and its whole lines: of one that a crash cut short nothing was told."""
+    """The file, which one process at a time has, and its whole lines: of one that a crash cut nothing was told."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -35,7 +35,7 @@ from cvfl.privacy.blinding import OPEN
 from cvfl.privacy.keys import session_secrets
 from cvfl.privacy.sealing import Sealing
 from cvfl.privacy.wanted import Wanted
-from cvfl.protocol import Labels, Loss
+from cvfl.protocol import Loss
 from cvfl.runtime import Meter
 from cvfl.runtime.align import align
 from cvfl.types import SERVER, OnStep
@@ -311,6 +311,6 @@ def _load_tables(
     data, notes = prepared.data, tuple(note for table in tables for note in table.notes)
     told = np.full(len(rows.used), LEFT_OUT, dtype=np.int8)
     told[rows.used] = parts
-    labels = Labels(data.train_labels, data.test_labels, data.validation_labels, data.units)
-    held = held_of(holder, at[np.argsort(parts, kind="stable")], labels)
+    sizes = [len(data.train_labels), len(data.validation_labels), len(data.test_labels)]
+    held = held_of(holder, at[np.argsort(parts, kind="stable")], sizes, data.units, dtype)
     return Loaded(prepared, rows.aligned, rows.found, notes, told.tobytes(), held)

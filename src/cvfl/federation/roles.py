@@ -312,7 +312,17 @@ def _hashes(models: Mapping[str, nn.Module]) -> dict[str, str]:
     return {role: record.fingerprint(model) for role, model in models.items()}
 
 
-_ELSEWHERE = {"table", "url", "query", "model", "compressor", "row_secret", "label_secret", "fingerprint", "tell_classes"}
+_ELSEWHERE = {
+    "table",
+    "url",
+    "query",
+    "model",
+    "compressor",
+    "row_secret",
+    "label_secret",
+    "fingerprint",
+    "tell_classes",
+}
 
 
 def _own(config: RunConfig, name: str) -> dict[str, Any]:

@@ -245,11 +245,8 @@ class TableRows(PartyRows):
         """Those of the table, of the rows that are used."""
         if self._told is None or self.table.held is None:
             return None
-        order, train = self._order(self._told.parts)
-        labels = self._told.labels
-        told, validation, test = torch.tensor_split(labels, (train, train + self._told.sizes[Part.VALIDATION]))
-        typed = (self._told.loss.labels(part, getattr(torch, self.config.precision)) for part in (told, test, validation))
-        return held_of(self.table, order, Labels(*typed, self._told.units))
+        order, _ = self._order(self._told.parts)
+        return held_of(self.table, order, self._told.sizes, self._told.units, getattr(torch, self.config.precision))
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -405,8 +405,9 @@ class ServerRole:
 
     def _end(self, m: int, server: ServerMachine) -> End:
         """With the outputs of held-out rows for the holder of labels that were randomised."""
-        told = isinstance(server, Server) and self.names[m - 1] == self.rows.told_outputs
-        return End(rounds=server.t0, outputs=told_outputs(server) if told else "")
+        if isinstance(server, Server) and self.names[m - 1] == self.rows.told_outputs:
+            return End(rounds=server.t0, outputs=told_outputs(server))
+        return End(rounds=server.t0)
 
     def _hear_end(self, m: int, frame: Bytes) -> None:
         """A party that has heard the end says so; a connection that breaks looks the same whether it has or not."""

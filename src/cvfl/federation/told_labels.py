@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
@@ -25,7 +24,7 @@ from cvfl.data.tables.organisation import PartyTable
 from cvfl.errors import ConfigError
 from cvfl.federation.label_secret import SUFFIX, Release, told_before
 from cvfl.privacy.label_draw import tell_classes, tell_quantities
-from cvfl.protocol import Labels, Loss
+from cvfl.protocol import Labels, Loss, Units
 from cvfl.protocol.learning.randomised import Randomised
 from cvfl.rng import stream
 
@@ -34,7 +33,7 @@ DRAWN = "labels told"
 
 @dataclass(frozen=True)
 class Held:
-    """What a holder keeps of labels that it told randomised: the true ones, and the epsilons with which it told them."""
+    """What a holder keeps of labels that it told randomised: the true ones, and with which epsilons it told them."""
 
     labels: Labels
     epsilons: tuple[float, ...]
@@ -53,13 +52,15 @@ def randomise_table(config: RunConfig, table: PartyTable) -> None:
     table.epsilons = tuple(one.epsilon for one in releases)
 
 
-def held_of(table: PartyTable, places: NDArray[np.int64], told: Labels) -> Held | None:
-    """The true labels of these places, in the order and the units of the told ones."""
+def held_of(
+    table: PartyTable, places: NDArray[np.int64], sizes: Sequence[int], units: Units, dtype: torch.dtype
+) -> Held | None:
+    """The true labels of these places, so many for training, validation and the test, in the units of the told ones."""
     if table.held is None:
         return None
-    own, _ = replace(table.held, units=told.units).tensor(places, 0, told.train.dtype)
-    train, validation, test = torch.split(own, [len(told.train), len(told.validation), len(told.test)])
-    return Held(Labels(train, test, validation, told.units), table.epsilons)
+    own, _ = replace(table.held, units=units).tensor(places, 0, dtype)
+    train, validation, test = torch.split(own, list(sizes))
+    return Held(Labels(train, test, validation, units), table.epsilons)
 
 
 def randomise_data(config: RunConfig, data: VerticalData) -> tuple[VerticalData, Held | None]:
@@ -79,26 +80,25 @@ def randomise_data(config: RunConfig, data: VerticalData) -> tuple[VerticalData,
         own = data.units.offset + data.units.scale * whole
         told = (tell_quantities(secret, noise, "label", ids, own) - data.units.offset) / data.units.scale
     typed = torch.from_numpy(told).to(data.train_labels.dtype)
-    train, validation, test = _split(typed, [len(part) for part in parts])
+    train, validation, test = torch.split(typed, [len(part) for part in parts])
     randomised = replace(data, train_labels=train, validation_labels=validation, test_labels=test)
     return randomised, Held(Labels(parts[0], parts[2], parts[1], data.units), ())
-
-
-def _split(values: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-    train, validation, test = torch.split(values, list(sizes))
-    return train, validation, test
 
 
 def _check_range(noise: Randomised, loss: Loss) -> None:
     """Before anything is drawn: limits belong to quantities, and must not come from the labels."""
     if noise.range is None and loss is Loss.SQUARED:
-        raise ConfigError("privacy.label_range: the label is a quantity; give its limits, [low, high], by what you know")
+        raise ConfigError(
+            "privacy.label_range: the label is a quantity; give its limits, [low, high], by what you know"
+        )
     if noise.range is not None and loss is not Loss.SQUARED:
-        raise ConfigError("privacy.label_range is for a label that is a quantity; of classes all that there are are told")
+        raise ConfigError(
+            "privacy.label_range is for a label that is a quantity; of classes all that there are are told"
+        )
 
 
 def _release(noise: Randomised, label: Label) -> Release:
-    names = sorted(label.classes) if noise.range is None else []
+    names = tuple(sorted(label.classes)) if noise.range is None else ()
     return Release(column=label.column, epsilon=noise.epsilon, labels=names, range=noise.range)
 
 

@@ -214,7 +214,11 @@ class _Run:
         preparations = self._loaded.assembled.preparations
         columns = columns_of(self._config, preparations)
         analysis = analysis_of(
-            by_true_labels(federation.server, held), federation.recipe.names, self._loaded.assembled.classes, federation.parties, columns
+            by_true_labels(federation.server, held),
+            federation.recipe.names,
+            self._loaded.assembled.classes,
+            federation.parties,
+            columns,
         )
         self._directory.finish(summary, models, preparations, analysis)
         write_bundles(self._bundles(summary["run"]), self._directory.path / PARAMETERS)

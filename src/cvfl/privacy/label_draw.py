@@ -45,8 +45,8 @@ def tell_quantities(secret: bytes, noise: Randomised, column: str, ids: Iterable
     low, high = noise.range
     steps = np.rint((np.clip(values, low, high) - low) / (high - low) * GRID).astype(np.int64)
     u = _uniform(secret, noise, column, [low, high], ids, (str(step) for step in steps.tolist()))
-    told: Floats = low + (steps + _geometric(u, noise.epsilon / GRID)) * ((high - low) / GRID)
-    return told
+    told = (steps + _geometric(u, noise.epsilon / GRID)).astype(np.float64)
+    return low + told * ((high - low) / GRID)
 
 
 def _uniform(
@@ -56,7 +56,8 @@ def _uniform(
     release = json.dumps(["cvfl labels", repr(float(noise.epsilon)), column, list(may)])
     key = hmac.digest(secret, release.encode(), _HASH)
     digests = b"".join(
-        hmac.digest(key, f"{len(one)}:{one}:{label}".encode(), _HASH)[:8] for one, label in zip(ids, labels, strict=True)
+        hmac.digest(key, f"{len(one)}:{one}:{label}".encode(), _HASH)[:8]
+        for one, label in zip(ids, labels, strict=True)
     )
     return ((np.frombuffer(digests, dtype="<u8") >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
@@ -66,4 +67,5 @@ def _geometric(u: Floats, rate: float) -> Whole:
     scale = 1 + np.exp(-rate)
     upper = u <= 1 / scale
     size = np.floor(-np.log(np.where(upper, u, 1 - u) * scale) / rate)
-    return np.where(upper, size, -size).astype(np.int64)
+    found: Whole = np.where(upper, size, -size).astype(np.int64)
+    return found

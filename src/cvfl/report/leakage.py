@@ -78,13 +78,29 @@ def _told(audit: Audit) -> Table:
     """The joint attacks: what told labels add to what a role knows without them."""
     scores = [(one.own, one.without, one.joint) for one in audit.told]
     rows: list[Row] = [
-        (one.observer, "told labels", *(_most([value]) for value in found), *_shares(one), "yes" if one.within else "no")
+        (
+            one.observer,
+            "told labels",
+            *(_most([value]) for value in found),
+            *_shares(one),
+            "yes" if one.within else "no",
+        )
         for one, found in zip(audit.told, scores, strict=True)
     ]
     error = max(one.error for one in audit.told)
     return Table(
         "Labels from what was told of them",
-        ("Observer", "Sees", "Own columns", "And what is seen", "And told", "Right without", "Right", "Bound", "Within"),
+        (
+            "Observer",
+            "Sees",
+            "Own columns",
+            "And what is seen",
+            "And told",
+            "Right without",
+            "Right",
+            "Bound",
+            "Within",
+        ),
         tuple(rows),
         "ROC AUC, then shares of labels that are guessed right, on rows whose labels the attacker does not know. The "
         "bound is the most that told labels allow anybody who knows as much without them; alone they are right in "

@@ -229,6 +229,12 @@ class Summary(Record):
     versions: Texts = {}
     round_seconds: Number | None = None
 
+    @property
+    def tested(self) -> Metrics:
+        """Metrics of test rows by their true labels, as far as they are recorded here; else those that there are."""
+        own = self.label_privacy and self.label_privacy.scores
+        return own.test if own else self.metrics.test
+
 
 class Run(Summary):
     """A run directory: its summary, all its rounds, its configuration as text under dotted keys, what was found."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import torch
@@ -68,7 +68,9 @@ class Decision(Section):
         calibrated = replace(self._calibrated(loss, outputs, targets), threshold=start.threshold, fitted=True)
         if loss is Loss.MULTICLASS or isinstance(self.threshold, float):
             return calibrated
-        return replace(calibrated, threshold=self._best(calibrated.probabilities(loss, outputs), targets.cpu().numpy(), telling))
+        return replace(
+            calibrated, threshold=self._best(calibrated.probabilities(loss, outputs), targets.cpu().numpy(), telling)
+        )
 
     def _calibrated(self, loss: Loss, outputs: Tensor, targets: Tensor) -> Decided:
         if self.calibration == "none":
