@@ -12,7 +12,7 @@ each run with randomised labels, by the true labels of test rows, which its hold
     refit    the model's last layer fitted anew to the true labels of training rows, on embeddings sent once more
     stacked  boosting on its output and on the holder's own columns, fitted to the true labels of training rows
 
-The first `--audits` seeds keep their run directories and are audited: see audit.json there, and the table's last rows.
+The first `--audits` seeds with an epsilon keep their run directories and are audited: the last table.
 """
 
 from __future__ import annotations
@@ -62,16 +62,22 @@ def main() -> None:
     for name in asked.only.split(","):
         for seed in range(asked.seeds):
             for epsilon in (None, *map(float, asked.epsilons.split(","))):
-                done = _lines(record)
-                runs = asked.out / name / "runs" / f"{seed}-{epsilon}" if seed < asked.audits else None
-                if (name, seed, epsilon) not in {(one["federation"], one["seed"], one["epsilon"]) for one in done}:
+                done = {(one["federation"], one["seed"], one["epsilon"]) for one in _lines(record)}
+                audited = seed < asked.audits and epsilon is not None
+                runs = asked.out / name / "runs" / f"{seed}-{epsilon}" if audited else None
+                if (name, seed, epsilon) not in done or (runs and not (runs / "summary.json").exists()):
                     line = _run(name, asked.data, asked.out / name, seed, epsilon, runs)
-                    print(json.dumps(line), flush=True)
-                    with record.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps(line) + "\n")
+                    if (name, seed, epsilon) not in done:
+                        _keep(record, line)
                 if runs and not (runs / "audit.json").exists():
                     write_audit(audit_run(runs), runs)
     (asked.out / "README.md").write_text(published(_lines(record), asked.out), encoding="utf-8")
+
+
+def _keep(record: Path, line: dict[str, Any]) -> None:
+    print(json.dumps(line), flush=True)
+    with record.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
 
 
 def _lines(record: Path) -> list[dict[str, Any]]:
