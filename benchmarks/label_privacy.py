@@ -1,6 +1,6 @@
 """What private labels cost: models by randomised labels, scored by the true ones, and what a private head would add.
 
-    python benchmarks/label_privacy.py DATA OUT --seeds 5 [--only credit_default] [--epsilons 1,2] [--audits 3]
+    python benchmarks/label_privacy.py DATA OUT --seeds 5 [--only credit_default] [--epsilons open,2,1] [--audits 3] [--set KEY=VALUE]
 
     DATA   as for quality.py
     OUT    a folder: labels.jsonl gets a line a run as it ends, and what is there is not run again; README.md the table
@@ -54,19 +54,20 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", default=",".join(USED))
-    parser.add_argument("--epsilons", default="2,1")
+    parser.add_argument("--epsilons", default="open,2,1")
     parser.add_argument("--audits", type=int, default=0)
+    parser.add_argument("--set", action="append", default=[])
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     record = asked.out / "labels.jsonl"
     for name in asked.only.split(","):
         for seed in range(asked.seeds):
-            for epsilon in (None, *map(float, asked.epsilons.split(","))):
+            for epsilon in (None if text == "open" else float(text) for text in asked.epsilons.split(",")):
                 done = {(one["federation"], one["seed"], one["epsilon"]) for one in _lines(record)}
                 audited = seed < asked.audits and epsilon is not None
                 runs = asked.out / name / "runs" / f"{seed}-{epsilon}" if audited else None
                 if (name, seed, epsilon) not in done or (runs and not (runs / "summary.json").exists()):
-                    line = _run(name, asked.data, asked.out / name, seed, epsilon, runs)
+                    line = _run(name, asked.data, asked.out / name, seed, epsilon, runs, asked.set)
                     if (name, seed, epsilon) not in done:
                         _keep(record, line)
                 if runs and not (runs / "audit.json").exists():
@@ -84,11 +85,13 @@ def _lines(record: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in record.read_text("utf-8").splitlines()] if record.exists() else []
 
 
-def _run(name: str, source: Path, folder: Path, seed: int, epsilon: float | None, runs: Path | None) -> dict[str, Any]:
+def _run(
+    name: str, source: Path, folder: Path, seed: int, epsilon: float | None, runs: Path | None, also: Sequence[str]
+) -> dict[str, Any]:
     file = folder / "federation.toml"
     tables = FEDERATIONS[name](source)
     file = file if file.exists() else initialised(tables, folder)
-    changes = [f"seed={seed}", f"data.split_seed={seed}"]
+    changes = [f"seed={seed}", f"data.split_seed={seed}", *also]
     if epsilon is not None:
         secret = (folder / f"{seed}-{epsilon}.label_secret").absolute()
         changes += [f'privacy.labels="{tables.holder}"', f"privacy.label_epsilon={epsilon}"]
