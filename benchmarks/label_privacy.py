@@ -1,6 +1,6 @@
 """What private labels cost: models by randomised labels, scored by the true ones, and what a private head would add.
 
-    python benchmarks/label_privacy.py DATA OUT --seeds 5 [--only credit_default] [--epsilons open,2,1] [--audits 3] [--set KEY=VALUE]
+    python benchmarks/label_privacy.py DATA OUT --seeds 5 [--only NAME] [--epsilons open,2,1] [--audits 3] [--set K=V]
 
     DATA   as for quality.py
     OUT    a folder: labels.jsonl gets a line a run as it ends, and what is there is not run again; README.md the table

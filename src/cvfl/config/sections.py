@@ -189,6 +189,10 @@ class PrivacyConfig(Section):
         """Whether a party holds the labels, and the server only passes on what it cannot read."""
         return self.private_labels and self.labels != "server"
 
+    def scores_at(self, name: str) -> bool:
+        """Whether this party holds the labels, and with them the server model."""
+        return self.relayed and self.labels == name
+
     @property
     def keyed(self) -> bool:
         """Whether parties share secrets that the server does not have."""
