@@ -12,7 +12,7 @@ each run with randomised labels, by the true labels of test rows, which its hold
     refit    the model's last layer fitted anew to the true labels of training rows, on embeddings sent once more
     stacked  boosting on its output and on the holder's own columns, fitted to the true labels of training rows
 
-The first `--audits` seeds with an epsilon keep their run directories and are audited: the last table.
+The first `--audits` seeds with an epsilon have the joint attack on their labels: the last table.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -36,12 +37,11 @@ from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from cvfl.audit.audit import audit_run
+from cvfl.audit.audit import audit_told
 from cvfl.config.files import load_config
 from cvfl.data import VerticalData
 from cvfl.federation.load import Loaded, load_data
 from cvfl.federation.train import RunResult, train
-from cvfl.runs.audit import write_audit
 
 USED = ("credit_default", "physionet", "adult")
 Floats = NDArray[np.float64]
@@ -63,22 +63,20 @@ def main() -> None:
     for name in asked.only.split(","):
         for seed in range(asked.seeds):
             for epsilon in (None if text == "open" else float(text) for text in asked.epsilons.split(",")):
-                done = {(one["federation"], one["seed"], one["epsilon"]) for one in _lines(record)}
-                audited = seed < asked.audits and epsilon is not None
-                runs = asked.out / name / "runs" / f"{seed}-{epsilon}" if audited else None
-                if (name, seed, epsilon) not in done or (runs and not (runs / "summary.json").exists()):
-                    line = _run(name, asked.data, asked.out / name, seed, epsilon, runs, asked.set)
-                    if (name, seed, epsilon) not in done:
-                        _keep(record, line)
-                if runs and not (runs / "audit.json").exists():
-                    write_audit(audit_run(runs), runs)
-    (asked.out / "README.md").write_text(published(_lines(record), asked.out), encoding="utf-8")
+                audits = seed < asked.audits and epsilon is not None
+                if not _done(record, name, seed, epsilon, audits):
+                    line = _run(name, asked.data, asked.out / name, seed, epsilon, audits, asked.set)
+                    print(json.dumps(line), flush=True)
+                    with record.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(line) + "\n")
+    (asked.out / "README.md").write_text(published(_lines(record)), encoding="utf-8")
 
 
-def _keep(record: Path, line: dict[str, Any]) -> None:
-    print(json.dumps(line), flush=True)
-    with record.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+def _done(record: Path, name: str, seed: int, epsilon: float | None, audits: bool) -> bool:
+    there = [
+        line for line in _lines(record) if (line["federation"], line["seed"], line["epsilon"]) == (name, seed, epsilon)
+    ]
+    return any("audit" in line or not audits for line in there)
 
 
 def _lines(record: Path) -> list[dict[str, Any]]:
@@ -86,7 +84,7 @@ def _lines(record: Path) -> list[dict[str, Any]]:
 
 
 def _run(
-    name: str, source: Path, folder: Path, seed: int, epsilon: float | None, runs: Path | None, also: Sequence[str]
+    name: str, source: Path, folder: Path, seed: int, epsilon: float | None, audits: bool, also: Sequence[str]
 ) -> dict[str, Any]:
     file = folder / "federation.toml"
     tables = FEDERATIONS[name](source)
@@ -99,7 +97,10 @@ def _run(
     began = time.perf_counter()
     config = load_config(file, changes)
     loaded = load_data(config)
-    result = train(config, loaded, runs)
+    with TemporaryDirectory() as folder_of_run:
+        run = Path(folder_of_run) / "run"
+        result = train(config, loaded, run if audits else None)
+        audit = {"audit": [one.model_dump() for one in audit_told(run)]} if audits else {}
     summary = result.summary
     line = {
         "federation": name,
@@ -114,10 +115,14 @@ def _run(
     }
     if epsilon is None:
         return line | {"true": summary["metrics"]["test"]}
-    return line | {
-        "true": summary["label_privacy"]["scores"]["test"],
-        "heads": dict(_heads(result, loaded, tables.holder)),
-    }
+    return (
+        line
+        | audit
+        | {
+            "true": summary["label_privacy"]["scores"]["test"],
+            "heads": dict(_heads(result, loaded, tables.holder)),
+        }
+    )
 
 
 def _heads(result: RunResult, loaded: Loaded, holder: str) -> Iterator[tuple[str, float]]:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cvfl.runs.audit import Audit, read_audit
+from cvfl.runs.audit import ToldFound
 
 NAMES = {"credit_default": "UCI credit default", "physionet": "PhysioNet 2012, summaries", "adult": "UCI Adult"}
 Line = dict[str, Any]
 
 
-def published(lines: Sequence[Line], out: Path) -> str:
+def published(lines: Sequence[Line]) -> str:
     """The page's tables."""
-    return "\n".join([*_costs(lines), "", *_heads(lines), "", *_audits(lines, out)]) + "\n"
+    return "\n".join([*_costs(lines), "", *_heads(lines), "", *_audits(lines)]) + "\n"
 
 
 def _costs(lines: Sequence[Line]) -> Iterable[str]:
@@ -48,31 +47,27 @@ def _heads(lines: Sequence[Line]) -> Iterable[str]:
             yield f"| {NAMES[name]} | {epsilon:g} | {public:.4f} | {minus[0]} | {minus[1]} |"
 
 
-def _audits(lines: Sequence[Line], out: Path) -> Iterable[str]:
+def _audits(lines: Sequence[Line]) -> Iterable[str]:
     yield (
         "| | ε | audits | who | own columns | and what is seen | and told | right without | right | bound | within |"
     )
     yield "|---|---|---|---|---|---|---|---|---|---|---|"
-    for name, epsilon, some in _settings(lines):
-        found = [read_audit(out / name / "runs" / f"{one['seed']}-{epsilon}") for one in some if epsilon is not None]
-        audits = [one for one in found if one is not None]
-        if audits:
-            yield from _of_audits(f"| {NAMES[name]} | {epsilon:g} | {len(audits)}", audits)
-
-
-def _of_audits(head: str, audits: Sequence[Audit]) -> Iterable[str]:
-    for at, first in enumerate(audits[0].told):
-        told = [audit.told[at] for audit in audits]
-        keys = ("own", "without", "joint", "right_without", "right_joint", "bound")
-        cells = " | ".join(f"{np.mean([getattr(one, key) for one in told]):.3f}" for key in keys)
-        yield f"{head} | {first.observer} | {cells} | {sum(one.within for one in told)} of {len(told)} |"
+    for name, epsilon, _ in _settings(lines):
+        key = (name, epsilon)
+        audits = [one["audit"] for one in lines if (one["federation"], one["epsilon"]) == key and "audit" in one]
+        for told in zip(*([ToldFound(**one) for one in audit] for audit in audits), strict=True):
+            head = f"| {NAMES[name]} | {epsilon:g} | {len(told)} | {told[0].observer}"
+            keys = ("own", "without", "joint", "right_without", "right_joint", "bound")
+            cells = " | ".join(f"{np.mean([getattr(one, key) for one in told]):.3f}" for key in keys)
+            yield f"{head} | {cells} | {sum(one.within for one in told)} of {len(told)} |"
 
 
 def _settings(lines: Sequence[Line]) -> Iterable[tuple[str, float | None, list[Line]]]:
     for name in NAMES:
         epsilons = {one["epsilon"] for one in lines if one["federation"] == name}
         for epsilon in sorted(epsilons, key=lambda one: -(one or 100)):
-            yield name, epsilon, [one for one in lines if (one["federation"], one["epsilon"]) == (name, epsilon)]
+            some = [one for one in lines if (one["federation"], one["epsilon"]) == (name, epsilon)]
+            yield name, epsilon, list({one["seed"]: one for one in some}.values())
 
 
 def _auc(line: Line) -> float:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from cvfl.audit.audit import audit_run, privacy_mode
+from cvfl.audit.audit import audit_run, audit_told, privacy_mode
 from cvfl.audit.subject import Subject
 from cvfl.audit.told import _attack
 from cvfl.cli import app
@@ -402,8 +402,11 @@ def test_help_has_an_example():
     assert "Example: cvfl audit" in " ".join(call("audit", "--help")[1].split())
 
 
-def test_what_told_labels_add_is_within_their_bound(audits):
+def test_what_told_labels_add_is_within_their_bound(wine, audits):
     audit = audits["told"]
+    alone = audit_told(wine["told"])
+    assert [(one.observer, one.own) for one in alone] == [(one.observer, one.own) for one in audit.told]
+    assert all(one.within for one in alone)
     assert audit.privacy == "labels told with epsilon 1.5"
     assert audit.has_labels == ("bank",)
     assert [one.observer for one in audit.told] == ["server", "hospital", "insurer"]

@@ -25,7 +25,7 @@ from cvfl.config.schema import RunConfig
 from cvfl.protocol import Loss
 from cvfl.rng import stream
 from cvfl.runs import audit as recorded
-from cvfl.runs.audit import Audit, FeaturesFound, LabelsFound, Stage
+from cvfl.runs.audit import Audit, FeaturesFound, LabelsFound, Stage, ToldFound
 from cvfl.runtime import rounds
 from cvfl.runtime.inprocess import one_thread_a_role
 from cvfl.types import OnStep
@@ -69,6 +69,13 @@ def audit_run(run: Path, on_step: OnStep = lambda *_: None) -> Audit:
         labels=tuple(labels),
         told=tuple(told),
     )
+
+
+def audit_told(run: Path, on_step: OnStep = lambda *_: None) -> tuple[ToldFound, ...]:
+    """The joint attacks on told labels alone, on one message about each row: half a minute in place of minutes."""
+    subject = Subject.of(run, on_step, most=1)
+    with one_thread_a_role(), threadpool_limits(1):
+        return tuple(joint_attacks(subject, [view for _, view in _played(subject, "end", on_step)], _order))
 
 
 def _played(subject: Subject, stage: Stage, on_step: OnStep) -> Iterator[tuple[Stage, View]]:

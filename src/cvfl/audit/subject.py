@@ -57,8 +57,8 @@ class Subject:
     """The labels of training rows as their holder has them: what an attacker wants, whatever was told."""
 
     @classmethod
-    def of(cls, run: Path, on_step: OnStep) -> Subject:
-        """Read a run directory whose data can be loaded here."""
+    def of(cls, run: Path, on_step: OnStep, most: int = LOOKS) -> Subject:
+        """Read a run directory whose data can be loaded here; rows are sent `most` times at most."""
         config, record = _recorded(run)
         if record.started_from:
             raise DataError(f"{run}: it started from another run; what both told together is not audited yet")
@@ -69,7 +69,7 @@ class Subject:
         chosen = _audited_rows(whole, max(ROWS, config.batch_size), config.seed)
         data = replace(whole.of_training_rows(chosen), augment=None)
         epoch = math.ceil(len(whole.train_labels) / config.batch_size)
-        looks = min(LOOKS, math.ceil(record.rounds / epoch))
+        looks = min(most, math.ceil(record.rounds / epoch))
         recipe, noisy = recipe_for(config, data), config.privacy.noise is not None
         # Not the secrets of the run, which parties keep to themselves: others, so that an audit can be repeated.
         secrets = {name: stream(config.seed, AUDIT, "noise", name).words(4).tobytes() for name in data.names}
