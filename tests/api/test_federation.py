@@ -275,3 +275,22 @@ def test_examples_in_docstrings(module: types.ModuleType) -> None:
     found = doctest.testmod(module)
     assert found.failed == 0
     assert found.attempted or module is not cvfl
+
+
+def test_told_labels_of_frames_need_a_secret_that_is_kept(tmp_path: Path) -> None:
+    frames = {name: pa.table(columns) for name, columns in tables().items()}
+    fed = cvfl.Federation.from_frames(frames, id="ID", label="bank.y")
+    privacy = {"labels": "bank", "label_epsilon": 2.0}
+    with pytest.raises(ConfigError, match=r"party\.bank\.label_secret: name a file that is kept"):
+        fed.fit(privacy=privacy, **SETTINGS)
+    party = {"bank": {"label_secret": str(tmp_path / "bank.secret")}}
+    one, two = (fed.fit(privacy=privacy, party=party, **SETTINGS) for _ in range(2))
+    assert one.parameters == two.parameters
+    account = one.label_privacy
+    assert account is not None
+    assert account.released == [2.0]
+    assert account.scores is not None
+    scored = one.predict(
+        {name: frame.drop_columns(["y"]) if name == "bank" else frame for name, frame in frames.items()}
+    )
+    assert len(scored) == 250

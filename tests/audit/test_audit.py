@@ -1,6 +1,7 @@
 """Audits of recorded runs, from `cvfl train` to the tables: what is found, what is written, what is refused."""
 
 import json
+import math
 import re
 import shutil
 from html import unescape
@@ -12,11 +13,15 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from cvfl.audit.audit import audit_run, privacy_mode
+from cvfl.audit.audit import audit_run, audit_told, privacy_mode
 from cvfl.audit.subject import Subject
+from cvfl.audit.told import _attack
 from cvfl.cli import app
 from cvfl.config.files import parse_config
 from cvfl.errors import DataError
+from cvfl.privacy.label_draw import tell_classes
+from cvfl.protocol import Loss
+from cvfl.protocol.learning.randomised import Randomised
 from cvfl.report.leakage import COLUMNS, HEADLINES, run_tables
 from cvfl.runs.audit import FEW_KNOWN, WEIGHTS, read_audit, write_audit
 from cvfl.runs.compact import compact
@@ -78,6 +83,7 @@ def wine(tmp_path_factory):
         "folded": train(folder, WINE, "folded", "server_compressor=auto", "compressor=auto"),
         "noise": train(folder, WINE, "noise", "privacy.clip=1.0", "privacy.noise=2.0"),
         "holder": train(folder, WINE, "holder", "privacy.labels=bank"),
+        "told": train(folder, WINE, "told", "privacy.labels=bank", "privacy.label_epsilon=1.5", "folding=true"),
     }
 
 
@@ -144,6 +150,7 @@ def test_who_sees_what(audits):
         "folded": "sums",
         "noise": "embeddings",
         "holder": "gradients",
+        "told": "sums",
     }
 
 
@@ -393,3 +400,31 @@ def test_an_audit_that_is_not_as_written_is_refused_by_name(run, text):
 
 def test_help_has_an_example():
     assert "Example: cvfl audit" in " ".join(call("audit", "--help")[1].split())
+
+
+def test_what_told_labels_add_is_within_their_bound(wine, audits):
+    audit = audits["told"]
+    alone = audit_told(wine["told"])
+    assert [(one.observer, one.own) for one in alone] == [(one.observer, one.own) for one in audit.told]
+    assert all(one.within for one in alone)
+    assert audit.privacy == "labels told with epsilon 1.5"
+    assert audit.has_labels == ("bank",)
+    assert [one.observer for one in audit.told] == ["server", "hospital", "insurer"]
+    for one in audit.told:
+        assert one.within
+        assert one.kept == pytest.approx(1 / (1 + 2 * math.exp(-1.5)))
+        assert one.bound >= max(one.kept - 1e-9, one.chance - 3 * one.error)
+        assert one.joint > 0.5
+    assert not any(found.told for name, found in audits.items() if name != "told")
+
+
+def test_an_attacker_that_knows_more_than_was_told_is_beyond_the_bound():
+    """The check can fail: by true labels in the place of told ones guesses are right more often than epsilon allows."""
+    y = torch.from_numpy(np.random.default_rng(0).integers(0, 2, 4000))
+    own = torch.from_numpy(np.random.default_rng(1).normal(0, 1, (4000, 3)))
+    noise = Randomised(1.0)
+    drawn = tell_classes(bytes(32), noise, "y", map(str, range(4000)), y.numpy(), ["0", "1"])
+    fine, leaking = (_attack("a", noise, own, [], y, torch.as_tensor(told), Loss.BINARY) for told in (drawn, y))
+    assert fine.within
+    assert fine.right_joint == pytest.approx(noise.keep(2), abs=4 * fine.error)
+    assert not leaking.within

@@ -148,6 +148,26 @@ NAMED: dict[str, dict[str, Any]] = {
         "server_model": {"name": "sum"},
         "privacy": {"aggregation": "secure", "labels": "insurer"},
     },
+    "told labels": AUTO
+    | {
+        "data": {"name": "wine", "parties": 3},
+        "privacy": {"labels": "bank", "label_epsilon": 2.0},
+        "class_weight": "balanced",
+    },
+    "told labels of two classes": AUTO
+    | {
+        "data": {"name": "breast_cancer", "parties": 2},
+        "privacy": {"labels": "server", "label_epsilon": 1.0},
+        "class_weight": "balanced",
+        "server_model": {"name": "mlp", "hidden": [5]},
+    },
+    "told quantities, algorithm 2": {
+        "data": {"name": "diabetes", "parties": 3},
+        "batch_size": 100,
+        "algorithm": 2,
+        "local_iterations": 1,
+        "privacy": {"labels": "hospital", "label_epsilon": 4.0, "label_range": [-2.0, 3.0]},
+    },
     "absence": AUTO | {"data": {"name": "wine", "parties": 3}, "local_iterations": 3, "absence": {"rate": 0.3}},
     "absence, quiet, first layer at the server": AUTO
     | {

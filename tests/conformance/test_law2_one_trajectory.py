@@ -22,7 +22,7 @@ from cvfl.wire.frame import kind_of
 from cvfl.wire.targets import Targets
 
 pytestmark = pytest.mark.usefixtures("tidy")
-PRIVATE = [case for case in NAMED if case.startswith(("private", "secure", "labels"))]
+PRIVATE = [case for case in NAMED if case.startswith(("private", "secure", "labels", "told"))]
 TABLES: dict[str, dict[str, Any]] = {
     "private": {},
     "private, validation": {"data": {"validation_share": 0.2}, "compressor": "topk:bits=8"},
@@ -36,6 +36,17 @@ TABLES: dict[str, dict[str, Any]] = {
     "outer, labels at a party": {
         "data": {"alignment": "outer", "prepare": {"categories": "embedding", "rare": 0.0}},
         "privacy": {"labels": "bank"},
+    },
+    "told labels": AUTO
+    | {
+        "data": {"validation_share": 0.2, "stratify": True},
+        "batch_size": 16,
+        "privacy": {"labels": "bank", "label_epsilon": 2.0},
+    },
+    "outer, told labels": {
+        "data": {"alignment": "outer", "validation_share": 0.2},
+        "folding": True,
+        "privacy": {"labels": "bank", "label_epsilon": 2.0},
     },
     "outer, budget": AUTO | {"data": {"alignment": "outer"}, "rounds": 12, "batch_size": 16, "budget": 25_000},
     "embedded categories": {"data": {"prepare": {"categories": "embedding", "rare": 0.0}}},

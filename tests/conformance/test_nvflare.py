@@ -162,6 +162,19 @@ def test_the_simulator_ends_in_the_same_bits_and_bytes(changes, tmp_path):
 
 @needs_flare
 @pytest.mark.slow
+def test_a_simulation_with_told_labels_ends_in_the_same_bits_and_keeps_true_metrics_at_their_holder(tmp_path):
+    config = load_config(
+        own_tables(tmp_path / "tables", 20, PARTIES[:2]), ["privacy.labels=bank", "privacy.label_epsilon=2"]
+    )
+    result, expected = train_nvflare(config, tmp_path / "out"), train(config, out=tmp_path / "one")
+    assert outcome(result.summary) == outcome(expected.summary)
+    assert expected.summary["label_privacy"]["scores"]["test"]
+    assert result.summary["label_privacy"].get("scores") is None
+    assert read_analysis(tmp_path / "out") is None
+
+
+@needs_flare
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

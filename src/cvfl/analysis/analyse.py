@@ -34,7 +34,9 @@ def decided_of(server: Server) -> Decided:
     if server.held_out is None:  # it was stopped, or has no such rows
         return plan.decision.fit(plan.loss, torch.empty(0), torch.empty(0))
     with one_thread_a_role(), torch.no_grad():
-        return plan.decision.fit(plan.loss, _outputs(server)[: plan.validation_rows], labels.validation)
+        return plan.decision.fit(
+            plan.loss, _outputs(server)[: plan.validation_rows], labels.validation, plan.randomised
+        )
 
 
 def _outputs(server: Server) -> torch.Tensor:

@@ -169,7 +169,14 @@ class Federation:
             values.pop("epochs", None)
         elif "epochs" in settings:
             values.pop("rounds", None)
-        return parse_config(values, "fit")
+        config = parse_config(values, "fit")
+        holder = config.party.get(config.privacy.labels)
+        if config.privacy.randomised and self._folder and holder and holder.label_secret is None:
+            raise ConfigError(
+                f"party.{config.privacy.labels}.label_secret: name a file that is kept; a draw that is made anew with "
+                "every frame tells more of each row"
+            )
+        return config
 
     def fit(
         self,

@@ -19,7 +19,7 @@ from cvfl.report.format import MB, shares
 from cvfl.runs.analysis import Analysis
 from cvfl.runs.journal import read_lines
 from cvfl.runs.read import read_run
-from cvfl.runs.record import CompressionError, Sent, StartedFrom
+from cvfl.runs.record import CompressionError, LabelAccount, Sent, StartedFrom
 from cvfl.scratch import Scratch
 
 
@@ -119,6 +119,11 @@ class Run:
         """Metrics of the last evaluation: ``run.metrics.test.roc_auc``."""
         found = self._recorded.metrics
         return Metrics(Scores(found.train), Scores(found.validation), Scores(found.test))
+
+    @property
+    def label_privacy(self) -> LabelAccount | None:
+        """What is guaranteed for labels that were told randomised; `metrics` are estimates then, its `scores` true."""
+        return self._recorded.label_privacy
 
     @property
     def started_from(self) -> StartedFrom | None:

@@ -151,11 +151,22 @@ def infer_labels(seen: Tensor, labels: Tensor, loss: Loss, known: int, few: bool
     train, test, y = x[: len(rows)].numpy(), x[len(rows) :].numpy(), labels[rows].double().numpy()
     if loss is Loss.SQUARED:
         return score(loss, labels[known:], torch.from_numpy(_regression(train, y, test)))
+    return score(loss, labels[known:], _probabilities(train, y, test, int(labels.max()) + 1))
+
+
+def guess_labels(seen: Tensor, labels: Tensor, known: int, classes: int) -> Tensor:
+    """Of every row that the attacker does not know the probability of each class, by a classifier of the others."""
+    x = _standardised(seen, known).numpy()
+    return _probabilities(x[:known], labels[:known].double().numpy(), x[known:], classes)
+
+
+def _probabilities(train: NDArray[np.float64], y: NDArray[np.float64], test: NDArray[np.float64], count: int) -> Tensor:
+    """Those of all classes; of one that no known row has, none."""
     found = np.unique(y)
-    outputs = torch.zeros(len(test), int(labels.max()) + 1, dtype=torch.float64)
+    outputs = torch.zeros(len(test), count, dtype=torch.float64)
     if len(found) > 1:
         outputs[:, found.astype(np.int64)] = torch.from_numpy(_classifier(train, y).predict_proba(test))
-    return score(loss, labels[known:], outputs)
+    return outputs
 
 
 def _few(labels: Tensor, loss: Loss) -> Tensor:

@@ -19,12 +19,13 @@ from torch.nn.functional import one_hot
 
 from cvfl.audit.attacks import AUDIT, FEW, by_direction, by_norm, by_weights, infer_labels, invert, with_directions
 from cvfl.audit.subject import ROWS, Subject
+from cvfl.audit.told import joint_attacks
 from cvfl.audit.views import EMBEDDING, GRADIENT, SUM, Sights, Tap, View
 from cvfl.config.schema import RunConfig
 from cvfl.protocol import Loss
 from cvfl.rng import stream
 from cvfl.runs import audit as recorded
-from cvfl.runs.audit import Audit, FeaturesFound, LabelsFound, Stage
+from cvfl.runs.audit import Audit, FeaturesFound, LabelsFound, Stage, ToldFound
 from cvfl.runtime import rounds
 from cvfl.runtime.inprocess import one_thread_a_role
 from cvfl.types import OnStep
@@ -46,6 +47,7 @@ def audit_run(run: Path, on_step: OnStep = lambda *_: None) -> Audit:
                 features += _features(subject, stage, view, looks, seen)
                 labels += _labels(subject, stage, view, looks, seen)
         own, by_labels = _alone(subject, on_step)
+        told = joint_attacks(subject, [view for stage, view in views if stage == "end"], _order)
     rows = len(subject.data.train_labels)
     return Audit(
         compressor=subject.config.compressor_of(""),
@@ -65,7 +67,15 @@ def audit_run(run: Path, on_step: OnStep = lambda *_: None) -> Audit:
         by_labels=by_labels,
         features=tuple(features),
         labels=tuple(labels),
+        told=tuple(told),
     )
+
+
+def audit_told(run: Path, on_step: OnStep = lambda *_: None) -> tuple[ToldFound, ...]:
+    """The joint attacks on told labels alone, on one message about each row: half a minute in place of minutes."""
+    subject = Subject.of(run, on_step, most=1)
+    with one_thread_a_role(), threadpool_limits(1):
+        return tuple(joint_attacks(subject, [view for _, view in _played(subject, "end", on_step)], _order))
 
 
 def _played(subject: Subject, stage: Stage, on_step: OnStep) -> Iterator[tuple[Stage, View]]:
@@ -122,7 +132,7 @@ def _labels(subject: Subject, stage: Stage, view: View, looks: int, seen: Tensor
     known = len(order) // 2
     if view.held_out or known < _FEWEST:
         return
-    x, y = seen[order], subject.data.train_labels[order]
+    x, y = seen[order], subject.truth[order]
     told = with_directions(x) if view.sees == GRADIENT else x
     found: dict[str, float | None] = {
         recorded.FEW_KNOWN: infer_labels(told, y, loss, known, few=True),
@@ -150,8 +160,8 @@ def _alone(subject: Subject, on_step: OnStep) -> tuple[dict[str, float], dict[st
     """What takes no federation: labels from a party's own columns, and its columns from labels, by party."""
     data, own, by_labels = subject.data, {}, {}
     order = _order(len(data.train_labels), subject.config.seed)
-    known, y = len(order) // 2, data.train_labels[order]
-    told = y[:, None] if subject.loss is Loss.SQUARED else one_hot(y.long())
+    known, y, told = len(order) // 2, subject.truth[order], data.train_labels[order]
+    told = told[:, None] if subject.loss is Loss.SQUARED else one_hot(told.long())
     for m, name in enumerate(data.names, start=1):
         on_step("without the federation", m - 1, len(data.names))
         x = subject.columns(m, COLUMNS).read(order)
@@ -163,7 +173,9 @@ def _alone(subject: Subject, on_step: OnStep) -> tuple[dict[str, float], dict[st
 def privacy_mode(config: RunConfig) -> str:
     """The privacy mode of a run in words."""
     privacy, said = config.privacy, []
-    if privacy.private_labels:
+    if privacy.label_epsilon is not None:
+        said.append(f"labels told with epsilon {privacy.label_epsilon:g}")
+    elif privacy.private_labels:
         said.append(f"labels at {'the server' if privacy.labels == 'server' else privacy.labels}")
     if privacy.secure:
         said.append("secure aggregation")

@@ -53,10 +53,12 @@ class Subject:
     before: Federation
     federation: Federation
     looks: int
+    truth: Tensor
+    """The labels of training rows as their holder has them: what an attacker wants, whatever was told."""
 
     @classmethod
-    def of(cls, run: Path, on_step: OnStep) -> Subject:
-        """Read a run directory whose data can be loaded here."""
+    def of(cls, run: Path, on_step: OnStep, most: int = LOOKS) -> Subject:
+        """Read a run directory whose data can be loaded here; rows are sent `most` times at most."""
         config, record = _recorded(run)
         if record.started_from:
             raise DataError(f"{run}: it started from another run; what both told together is not audited yet")
@@ -67,7 +69,7 @@ class Subject:
         chosen = _audited_rows(whole, max(ROWS, config.batch_size), config.seed)
         data = replace(whole.of_training_rows(chosen), augment=None)
         epoch = math.ceil(len(whole.train_labels) / config.batch_size)
-        looks = min(LOOKS, math.ceil(record.rounds / epoch))
+        looks = min(most, math.ceil(record.rounds / epoch))
         recipe, noisy = recipe_for(config, data), config.privacy.noise is not None
         # Not the secrets of the run, which parties keep to themselves: others, so that an audit can be repeated.
         secrets = {name: stream(config.seed, AUDIT, "noise", name).words(4).tobytes() for name in data.names}
@@ -77,7 +79,7 @@ class Subject:
         roles = {"server": federation.server.model} | {party.holding.name: party.model for party in federation.parties}
         for name, model in roles.items():
             _restore(model, run / "parameters" / f"{name}.safetensors", record.parameters.get(name))
-        return cls(config, record, loaded, data, before, federation, looks)
+        return cls(config, record, loaded, data, before, federation, looks, loaded.truth.train_labels[chosen])
 
     @property
     def loss(self) -> Loss:
@@ -111,7 +113,7 @@ class Subject:
     @property
     def label_holders(self) -> tuple[str, ...]:
         """The roles that have the labels anyway."""
-        if self.config.privacy.private_labels:
+        if self.config.privacy.labels != "shared":
             return (self.config.privacy.labels,)
         own = [name for name, party in self.config.party.items() if party.label is not None]
         return ("server", *(self.data.names if self.config.algorithm == 1 else own))
@@ -119,7 +121,7 @@ class Subject:
     @property
     def task(self) -> float | None:
         """How well the joint model does on test rows, in the unit of the attacks on labels."""
-        test = self.record.metrics.test
+        test = self.record.tested
         if self.loss is not Loss.SQUARED:
             return test.get("roc_auc")
         return test.get("r2")

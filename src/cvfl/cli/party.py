@@ -34,6 +34,7 @@ from cvfl.cli.role import (
     state_of,
     tell_terms,
 )
+from cvfl.cli.tables import label_account_lines
 from cvfl.config.files import load_config
 from cvfl.config.schema import RunConfig
 from cvfl.descriptors import claim_descriptors
@@ -41,6 +42,7 @@ from cvfl.errors import ConfigError, check_writable
 from cvfl.federation.party import PartyRole
 from cvfl.federation.roles import PartyRun
 from cvfl.federation.start import Start
+from cvfl.protocol.learning.metrics import headline
 from cvfl.report.format import metric_label
 from cvfl.runtime import one_thread_a_role
 from cvfl.serving.apart import PartyPrediction
@@ -127,7 +129,9 @@ def party(
         check_writable(target)
         _attend(run.role, settings, identity, seen, lambda: run.notes)
         run.finish(target)
-        for line in _columns_line(run):
+        account = run.label_account
+        metric = headline(run.role.party.plan.loss) if run.role.party else ""
+        for line in (*_columns_line(run), *(label_account_lines(account, metric) if account else ())):
             seen.event(line)
         seen.event("finished", model=str(target / f"{name}.safetensors"))
 

@@ -9,8 +9,9 @@ from rich.table import Table
 
 from cvfl.privacy.account import Account
 from cvfl.report.format import MB, brief, digits, metric_label
+from cvfl.report.labels import guarantee
 from cvfl.report.references import reference_name, shown_metrics
-from cvfl.runs.record import Summary
+from cvfl.runs.record import LabelAccount, Summary
 
 
 def number_table(first: str, *others: str, **options: Any) -> Table:
@@ -56,7 +57,7 @@ def references_table(summary: dict[str, Any]) -> Table:
     metrics, one, four = shown_metrics(run), digits(1), digits(4)
     heads = ("columns", *(f"test\n{metric_label(name)}" for name in metrics), "seconds")
     table = number_table("model", *heads, padding=(0, 1, 0, 0))
-    lines = [("federation", "", run.metrics.test, run.seconds)]
+    lines = [("federation", "", run.tested, run.seconds)]
     lines += [(reference_name(each), f"{each.columns:,}", each.metrics.test, each.seconds) for each in run.references]
     for name, columns, test, seconds in lines:
         scores = (four(test[metric]) if metric in test else "-" for metric in metrics)
@@ -86,6 +87,24 @@ def start_lines(summary: dict[str, Any]) -> list[str]:
     """The run whose models this one started from, if they were not fresh."""
     found = Summary.model_validate(summary).started_from
     return [f"started from the models of {found.path}, run {found.run}"] if found else []
+
+
+def label_lines(summary: dict[str, Any]) -> list[str]:
+    """What is guaranteed for labels that were told randomised, and how good the model is by the true ones."""
+    run = Summary.model_validate(summary)
+    return label_account_lines(run.label_privacy, run.metric or "") if run.label_privacy else []
+
+
+def label_account_lines(account: LabelAccount, metric: str) -> list[str]:
+    """For the holder's eyes, if the account has its ledger and its scores."""
+    lines = [f"labels of {account.holder}, told with {guarantee(account)}"]
+    if account.scores and metric in account.scores.test:
+        true = digits(4)(account.scores.test[metric])
+        lines.append(
+            f"test {metric_label(metric)} {true} by the true labels, which {account.holder} alone knows; others have "
+            "estimates from told labels, as the table does"
+        )
+    return lines
 
 
 def noise_lines(summary: dict[str, Any]) -> list[str]:

@@ -15,7 +15,15 @@ from cvfl.advise.references import add_references, fit_references
 from cvfl.cli.align import alignment_line
 from cvfl.cli.errors import one_line
 from cvfl.cli.observers import Observer, observed, replay
-from cvfl.cli.tables import budget_lines, noise_lines, references_table, results_table, start_lines, step_size_lines
+from cvfl.cli.tables import (
+    budget_lines,
+    label_lines,
+    noise_lines,
+    references_table,
+    results_table,
+    start_lines,
+    step_size_lines,
+)
 from cvfl.config.files import load_config
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
@@ -86,7 +94,7 @@ def train(
                 shutil.rmtree(alignment_folder(config), ignore_errors=True)
             here = runtime is Runtime.INPROCESS or compare
             loaded = _loaded(config, settings, seen, start) if here else None
-            references = fit_references(loaded.data, settings.seed, seen.step) if compare and loaded else []
+            references = fit_references(loaded.truth, settings.seed, seen.step) if compare and loaded else []
             match runtime:
                 case Runtime.INPROCESS:
                     summary = run(
@@ -106,7 +114,13 @@ def train(
                 summary = add_references(target, references)
         if log_json:
             return
-        lines = (*start_lines(summary), *step_size_lines(summary), *budget_lines(summary), *noise_lines(summary))
+        lines = (
+            *start_lines(summary),
+            *step_size_lines(summary),
+            *budget_lines(summary),
+            *noise_lines(summary),
+            *label_lines(summary),
+        )
         console.print(results_table([summary]), *lines, sep="\n")
         if references:
             console.print(references_table(summary))

@@ -166,9 +166,13 @@ def _put(values: MutableMapping[str, Any], key: str, value: Any) -> None:
         values[last] = value
 
 
+_FILES = ("table", "row_secret", "label_secret")
+"""Keys of a party's section that name files."""
+
+
 def _files(values: Mapping[str, Any]) -> Iterator[tuple[MutableMapping[str, Any], str]]:
     """Every place of a configuration that names a file."""
-    parties = [(section, key) for section in values.get("party", {}).values() for key in ("table", "row_secret")]
+    parties = [(section, key) for section in values.get("party", {}).values() for key in _FILES]
     places = [(values.get("data", {}), "path"), (values.get("network", {}), "certificates"), *parties]
     return ((section, key) for section, key in places if key in section)
 
@@ -180,7 +184,7 @@ def _found_from(folder: Path, config: RunConfig) -> RunConfig:
     network = config.network.model_copy(update={"certificates": folder / certificates} if certificates else {})
     party = {}
     for name, section in config.party.items():
-        named = {key: getattr(section, key) for key in ("table", "row_secret")}
+        named = {key: getattr(section, key) for key in _FILES}
         found = {key: folder / path for key, path in named.items() if path}
         party[name] = section.model_copy(update=found)
     return config.model_copy(update={"data": data, "party": party, "network": network})

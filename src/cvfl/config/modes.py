@@ -91,6 +91,14 @@ _RULES: tuple[tuple[Callable[[RunConfig], object], str], ...] = (
         "labels at two roles: privacy.labels = {config.privacy.labels!r}, and party.{}.label",
     ),
     (
+        lambda c: c.privacy.randomised and _other_label(c),
+        "labels at two roles: privacy.labels = {config.privacy.labels!r}, and party.{}.label",
+    ),
+    (
+        lambda c: c.privacy.randomised and c.data.name is None and c.privacy.labels == "server",
+        "privacy.labels: tables have their labels at a party, which randomises them; give its name",
+    ),
+    (
         lambda c: c.algorithm == 2 and c.folding,
         "folding is for algorithm 1; algorithm 2 sends no embeddings to parties",
     ),
@@ -159,15 +167,18 @@ def does_without(config: RunConfig) -> bool:
 
 
 def label_holder(config: RunConfig, names: Sequence[str]) -> int:
-    """The role that holds the labels: the server, which may share them, or the party that `privacy.labels` names."""
+    """The role that scores by the labels: the server, which may share them, or the party that keeps them to itself.
+
+    Labels that their holder randomised go to the server as shared ones do.
+    """
     holder = config.privacy.labels
-    if not config.privacy.relayed:
+    if holder in ("shared", "server"):
         return SERVER
     if holder not in names:
         raise ConfigError(f"privacy.labels: there is no party {holder!r}{suggest(holder, names)}")
     if len(names) == 1:
         raise ConfigError(f"privacy.labels: {holder} is the only party, there is nobody to keep labels from")
-    return names.index(holder) + 1
+    return names.index(holder) + 1 if config.privacy.relayed else SERVER
 
 
 def check_sum(

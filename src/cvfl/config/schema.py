@@ -115,10 +115,10 @@ class RunConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _algorithm_of_labels(cls, values: Any) -> Any:
-        """Parties without labels are told gradients: Algorithm 2, unless said otherwise."""
+        """Parties that are told no labels are told gradients: Algorithm 2, unless said otherwise."""
         privacy = values.get("privacy") if isinstance(values, dict) else None
         if isinstance(privacy, dict) and privacy.get("labels", "shared") != "shared" and "algorithm" not in values:
-            return values | {"algorithm": 2}
+            return values if privacy.get("label_epsilon") is not None else values | {"algorithm": 2}
         return values
 
     @field_validator("budget", mode="before")

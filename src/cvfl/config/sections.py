@@ -13,6 +13,7 @@ from cvfl.data.tables.address import without_password
 from cvfl.data.tables.ids import Duplicates, IdType
 from cvfl.data.tables.prepare import Settings
 from cvfl.data.tables.spellings import Type
+from cvfl.protocol.learning.randomised import Randomised
 from cvfl.types import Section
 
 
@@ -110,6 +111,8 @@ class PartyConfig(Section):
     """This party's compressor C_m, if it has another than the others."""
     row_secret: Path | None = None
     """A file with the secret by which an earlier run ordered and split its rows, to repeat it; the first party's."""
+    label_secret: Path | None = None
+    """The file with the secret by which labels are randomised, and all releases; beside the table if not given."""
     fingerprint: str | None = Field(default=None, pattern=r"^[0-9A-Fa-f]{2}(:?[0-9A-Fa-f]{2}){31}$")
     """SHA-256 of the certificate that this party is known by; any other one of the authority is refused then."""
 
@@ -136,12 +139,18 @@ class PrivacyConfig(Section):
     """What roles learn of each other beyond the model.
 
     `labels` is "shared" when every party has the training labels, else the one role that holds them: "server", or the
-    name of a party. `aggregation` is "secure" when the server learns the sum of the embeddings alone. Embeddings are
-    scaled to an L2 norm of at most `clip`, and Gaussian noise of `noise` times `clip` is added to what is sent.
+    name of a party. With `label_epsilon` that role randomises all labels once, and everybody is told those: any two
+    labels of a row then make all that is told at most e^epsilon times as likely. `aggregation` is "secure" when the
+    server learns the sum of the embeddings alone. Embeddings are scaled to an L2 norm of at most `clip`, and Gaussian
+    noise of `noise` times `clip` is added to what is sent.
     """
 
     labels: str = "shared"
     """Who has the training labels: every party (`shared`), the server alone (`server`), or one party, by its name."""
+    label_epsilon: float | None = Field(default=None, ge=0.01, le=20)
+    """The epsilon with which the role of `labels` randomises them, once, before anybody is told; else they stay."""
+    label_range: tuple[float, float] | None = None
+    """Between which limits a label that is a quantity is told with `label_epsilon`; not taken from the labels."""
     aggregation: Literal["open", "secure"] = "open"
     """With `secure` embeddings are masked, and only their sum can be read."""
     clip: float | None = Field(default=None, ge=1e-6, le=1e6)
@@ -155,17 +164,34 @@ class PrivacyConfig(Section):
     def _bounded(self) -> PrivacyConfig:
         if self.noise is not None and self.clip is None:
             raise ValueError("privacy.noise needs privacy.clip: noise hides what is bounded")
+        if self.label_epsilon is not None and self.labels == "shared":
+            raise ValueError(
+                "privacy.label_epsilon: say with privacy.labels which role holds them, and randomises them"
+            )
+        if self.label_range is not None and self.label_epsilon is None:
+            raise ValueError("privacy.label_range is for labels that are told with privacy.label_epsilon")
+        if self.label_range is not None and not -1e300 < self.label_range[0] < self.label_range[1] < 1e300:
+            raise ValueError("privacy.label_range has two limits, the lower one first")
         return self
 
     @property
     def private_labels(self) -> bool:
-        """Whether one role alone holds the labels."""
-        return self.labels != "shared"
+        """Whether one role alone holds the labels, and nobody is told any, not even randomised ones."""
+        return self.labels != "shared" and self.label_epsilon is None
+
+    @property
+    def randomised(self) -> Randomised | None:
+        """How labels are randomised before they are told, if they are."""
+        return None if self.label_epsilon is None else Randomised(self.label_epsilon, self.label_range)
 
     @property
     def relayed(self) -> bool:
         """Whether a party holds the labels, and the server only passes on what it cannot read."""
         return self.private_labels and self.labels != "server"
+
+    def scores_at(self, name: str) -> bool:
+        """Whether this party holds the labels, and with them the server model."""
+        return self.relayed and self.labels == name
 
     @property
     def keyed(self) -> bool:

@@ -49,6 +49,7 @@ from cvfl.protocol.fusion import Foldable
 from cvfl.protocol.learning.layers import initialised
 from cvfl.protocol.learning.metrics import METRICS, headline
 from cvfl.protocol.learning.objective import ClassWeight
+from cvfl.protocol.learning.randomised import Randomised
 from cvfl.protocol.recipe import MakeModel
 from cvfl.protocol.release import MakeRelease, Secret
 from cvfl.types import SERVER
@@ -210,7 +211,20 @@ def _plan(config: RunConfig, facts: Facts, loss: Loss, dtype: torch.dtype, sum_w
         quiet=config.quiet,
         absence=config.absence.rate,
         partial=partly,
+        randomised=_randomised(config, loss),
     )
+
+
+def _randomised(config: RunConfig, loss: Loss) -> Randomised | None:
+    """How labels of this kind were randomised, if they were."""
+    noise = config.privacy.randomised
+    if noise is not None and (noise.range is None) == (loss is Loss.SQUARED):
+        raise ConfigError(
+            "privacy.label_range: give the limits of the label, [low, high], which is a quantity"
+            if loss is Loss.SQUARED
+            else "privacy.label_range is for a label that is a quantity; of classes all that there are may be told"
+        )
+    return noise
 
 
 def _class_weight(weights: ClassWeight | None, loss: Loss, outputs: int) -> ClassWeight | None:

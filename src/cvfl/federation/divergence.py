@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from cvfl.protocol import Evaluated, Labels, Loss, Plan
+from cvfl.protocol.learning.randomised import Randomised
 
 FAR = 2.0
 TIMES = 3
@@ -18,7 +19,7 @@ class Divergence:
     """Looks at every evaluation of a run; `line` is what to tell its people once there is something to tell."""
 
     def __init__(self, plan: Plan, labels: Labels) -> None:
-        self._plan, self._mean = plan, loss_of_the_mean(plan.loss, labels.train)
+        self._plan, self._mean = plan, loss_of_the_mean(plan.loss, labels.train, plan.randomised)
         self._far, self.line = 0, ""
 
     def see(self, evaluation: Evaluated | None) -> str:
@@ -39,9 +40,14 @@ class Divergence:
         return self.line
 
 
-def loss_of_the_mean(loss: Loss, labels: torch.Tensor) -> float:
-    """The loss of a model that says the same of every row, the best that it can: the share of each class, the mean."""
+def loss_of_the_mean(loss: Loss, labels: torch.Tensor, noise: Randomised | None = None) -> float:
+    """The loss of a model that says the same of every row, the best that it can: the share of each class, the mean.
+
+    Of classes that were randomised by their estimated shares.
+    """
     if loss is Loss.SQUARED:
         return float(labels.double().var(correction=0))
     shares = torch.bincount(labels.long().reshape(-1)).double() / len(labels)
+    if noise is not None:
+        shares = noise.shares(loss, labels.reshape(-1), max(2, len(shares)))
     return float(torch.special.entr(shares).sum())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from secrets import token_hex
 
@@ -26,9 +26,10 @@ from cvfl.data.tables.kinds import DEFAULT_MISSING
 from cvfl.data.tables.organisation import NOT_HELD, Assembled, Organisation, PartyTable, assemble
 from cvfl.data.tables.sources import Source, open_table
 from cvfl.data.tables.split import LEFT_OUT, Shares, hashed, hashed_rows, latest_first, seed_key, stratified, together
-from cvfl.errors import DataError
+from cvfl.errors import DataError, LocalProtocolError
 from cvfl.federation.keeping import PartyKeeper, ServerKeeper
 from cvfl.federation.start import Start
+from cvfl.federation.told_labels import Held, held_of, randomise_data, randomise_table
 from cvfl.privacy import Aligned
 from cvfl.privacy.blinding import OPEN
 from cvfl.privacy.keys import session_secrets
@@ -67,11 +68,22 @@ class Loaded:
     """What was done to ids and other columns of the tables."""
     told: bytes = b""
     """What each shared row is for, as the party with the label tells it; nothing if there are no tables."""
+    held: Held | None = None
+    """The true labels, where those of the rows are randomised ones: their holder's alone."""
 
     @property
     def data(self) -> VerticalData:
-        """The rows."""
+        """The rows, with the labels that are told."""
         return self.assembled.data
+
+    @property
+    def truth(self) -> VerticalData:
+        """The same with the labels as their holder has them."""
+        if self.held is None:
+            return self.data
+        own = self.held.labels
+        labels = {"train_labels": own.train, "validation_labels": own.validation, "test_labels": own.test}
+        return replace(self.data, **labels)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -97,12 +109,24 @@ def load_data(
     if config.data.name is None:
         with ExitStack() as stack:
             tables = open_tables(config, stack, on_step)
+            for table in tables:
+                randomise_table(config, table)
             if start:
                 start.take(tables)
             return _load_tables(config, tables, shared_rows(tables, config, on_step, kept), dtype, on_step)
     section = config.data
     on_progress = lambda done, total: on_step(f"reading {section.name}", done, total)  # noqa: E731
-    return Loaded(load_named(section, dtype, on_progress))
+    return with_told_labels(config, Loaded(load_named(section, dtype, on_progress)))
+
+
+def with_told_labels(config: RunConfig, loaded: Loaded) -> Loaded:
+    """Rows that are not of tables with the labels that are told in this run, unless they have them already."""
+    if loaded.held is not None or config.privacy.randomised is None:
+        return loaded
+    if loaded.told:
+        raise LocalProtocolError("tables that were loaded without privacy.label_epsilon have their true labels")
+    data, held = randomise_data(config, loaded.data)
+    return replace(loaded, assembled=replace(loaded.assembled, data=data), held=held)
 
 
 def open_tables(config: RunConfig, stack: ExitStack, on_step: OnStep = lambda *_: None) -> list[PartyTable]:
@@ -284,7 +308,9 @@ def _load_tables(
     parts = parts_of(holder, at, rows.fractions, config.data)
     on_party = lambda table: on_step(f"{table.party.name}: preparing", 0, 0)  # noqa: E731
     prepared = assemble(tables, rows.places, parts, dtype, on_party, config.data.alignment == "outer")
-    notes = tuple(note for table in tables for note in table.notes)
+    data, notes = prepared.data, tuple(note for table in tables for note in table.notes)
     told = np.full(len(rows.used), LEFT_OUT, dtype=np.int8)
     told[rows.used] = parts
-    return Loaded(prepared, rows.aligned, rows.found, notes, told.tobytes())
+    sizes = [len(data.train_labels), len(data.validation_labels), len(data.test_labels)]
+    held = held_of(holder, at[np.argsort(parts, kind="stable")], sizes, data.units, dtype)
+    return Loaded(prepared, rows.aligned, rows.found, notes, told.tobytes(), held)

@@ -20,6 +20,7 @@ from cvfl.federation.agreement.handshake import Link, Seat
 from cvfl.federation.agreement.settling import Said, Settling
 from cvfl.federation.agreement.terms import digest_of, read_facts, told_certificates, told_errors
 from cvfl.federation.build import Facts
+from cvfl.federation.holder import check_outputs
 from cvfl.federation.keeping import PartyKeeper
 from cvfl.federation.rows import PartyRows
 from cvfl.privacy.identity import Identity
@@ -87,6 +88,8 @@ class PartyRole:
         self.blinded: dict[str, int] = {}
         """How many ids each other party has had blinded here, in the newest alignment."""
         self._facts: dict[str, Any] = {}
+        self.outputs = ""
+        """Of held-out rows, heard at the end, if this party holds labels that were randomised."""
         self._errors: dict[int, Measured] = {}
         self._certificates: dict[int, Certificate] = {}
         self._kept = (-1, False)
@@ -167,7 +170,7 @@ class PartyRole:
             case Begin():
                 return self._begin(message)
             case End():
-                return self._end()
+                return self._end(message)
             case Away(parties):
                 self._check(max(parties, default=0) <= len(self.rows.names), "parties that there are not are away")
                 self._forget(self._session, [self.rows.names[m - 1] for m in parties])
@@ -299,10 +302,13 @@ class PartyRole:
         self._errors = {t0: Measured(*error) for t0, error in state["errors"].items()}
         self._certificates = {t0: Certificate(*one) for t0, one in state.get("certificates", {}).items()}
 
-    def _end(self) -> Iterable[bytes]:
+    def _end(self, end: End) -> Iterable[bytes]:
         self._check(self.party is not None and self.party.done, "an end before the last round")
         assert self.party is not None
-        self._keep({"t0": self.party.t0, "facts": self._facts})
+        self._check(self.rows.holds or not end.outputs, "outputs that are for the holder of the labels")
+        check_outputs(self.party.plan, self.facts.outputs, end.outputs)
+        self.outputs = end.outputs
+        self._keep({"t0": self.party.t0, "facts": self._facts, "outputs": end.outputs})
         self.done = True
         return [self._say(End(rounds=self.party.t0))]
 
@@ -318,7 +324,7 @@ class PartyRole:
     def _end_again(self, end: dict[str, Any] | None) -> None:
         """A party that ended before it could hand over its model needs nobody to do so."""
         if end is not None and end["t0"] in self._checkpoints.rounds():
-            self._facts = end["facts"]
+            self._facts, self.outputs = end["facts"], end.get("outputs", "")
             self.party = self.rows.machine(self.facts, None, self._noise_secret, self._checkpoints.logs)
             self._restore(self.party, end["t0"])
             self.done = True

@@ -74,9 +74,11 @@ class Rehearsal:
         self._count(meter, self._before())
         meter.begin()
 
-    def end(self, meter: Meter, parameters: Mapping[str, str], history: Sequence[Mapping[str, Any]]) -> None:
-        """Count what is said after the last round."""
-        self._count(meter, self._after(parameters, history))
+    def end(
+        self, meter: Meter, parameters: Mapping[str, str], history: Sequence[Mapping[str, Any]], outputs: str = ""
+    ) -> None:
+        """Count what is said after the last round; `outputs` are for the holder of randomised labels."""
+        self._count(meter, self._after(parameters, history, outputs))
 
     @property
     def _plan(self) -> Plan:
@@ -154,7 +156,7 @@ class Rehearsal:
         bits = bytes(packed_size(len(self.loaded.told), 1) + (_SEAL if sealed else 0))
         return (bits,) * (self._plan.M - 1 if direction is UP else 1), sealed
 
-    def _after(self, parameters: Mapping[str, str], history: Sequence[Mapping[str, Any]]) -> Said:
+    def _after(self, parameters: Mapping[str, str], history: Sequence[Mapping[str, Any]], outputs: str) -> Said:
         rounds = len(history) if self._plan.patience else self._plan.rounds
         for m, name in self._parties:
             roles = (name, "server") if m == self.recipe.holder else (name,)
@@ -165,5 +167,5 @@ class Rehearsal:
             certificates = told_certificates({t0: Certificate(**one) for t0, one in told.items() if one})
             complete = Complete(session=_SESSION, rounds=rounds, parameters=hashes, errors=errors)
             yield m, UP, complete.model_copy(update={"certificates": certificates})
-            yield m, DOWN, End(rounds=rounds)
+            yield m, DOWN, End(rounds=rounds, outputs=outputs if name == self.config.privacy.labels else "")
             yield m, UP, End(rounds=rounds)

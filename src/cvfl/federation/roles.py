@@ -20,6 +20,7 @@ from cvfl.federation.agreement.terms import elsewhere, offer_of, read_facts, ter
 from cvfl.federation.build import make_recipe
 from cvfl.federation.bundles import BundleMaker, write_bundles
 from cvfl.federation.divergence import Divergence
+from cvfl.federation.holder import account_of
 from cvfl.federation.keeping import PartyKeeper, ServerKeeper
 from cvfl.federation.load import load_data, open_party, row_secret
 from cvfl.federation.party import PartyRole
@@ -28,6 +29,7 @@ from cvfl.federation.scoring import analysis_of, columns_of, own_columns, scorer
 from cvfl.federation.server import ServerRole
 from cvfl.federation.start import Start
 from cvfl.federation.state import ALIGNMENT, NOISE, State, kept_secret, write_secret
+from cvfl.federation.told_labels import randomise_table
 from cvfl.federation.train import RunResult
 from cvfl.privacy.account import check_accountant
 from cvfl.privacy.identity import Identity
@@ -39,6 +41,7 @@ from cvfl.runs.analysis import Analysis, Columns, write_analysis, write_columns
 from cvfl.runs.bundle import Bundle
 from cvfl.runs.journal import Journal
 from cvfl.runs.progress import Progress
+from cvfl.runs.record import LabelAccount
 from cvfl.runs.summary import summarise
 from cvfl.runtime import RoundReport
 from cvfl.runtime.checkpoint import Checkpoints
@@ -144,6 +147,9 @@ class ServerRun:
         classes = self._rows.classes
         summary |= {"sent_again": rounds.meter.sent_again, "units": units_of(rounds.server), "classes": list(classes)}
         summary["run"] = self.role.run
+        if self.config.privacy.randomised:
+            account = account_of(self.config, self.recipe().plan, read_facts(self.role.facts).outputs)
+            summary["label_privacy"] = account.model_dump(exclude_unset=True)
         if self._divergence and self._divergence.line:
             summary["warning"] = self._divergence.line
         started = self.start.told if self.start else None
@@ -215,12 +221,14 @@ class PartyRun:
 
     def _party_rows(self) -> PartyRows:
         if self.config.data.name is not None:
-            return NamedRows(self.config, self.name, load_data(self.config, self.on_step).data)
+            loaded = load_data(self.config, self.on_step)
+            return NamedRows(self.config, self.name, loaded.data, loaded.held)
         if self.name not in self.config.party:
             raise ConfigError(f"there is no section party.{self.name}{suggest(self.name, self.config.party)}")
         if not self.config.party[self.name].has_table:
             raise ConfigError(f"party.{self.name} has no table; give table, or url and query")
         table = open_party(self.config, self.name, self.stack, self.on_step)
+        randomise_table(self.config, table)
         if self.start:
             self.start.check_names(list(self.config.party))
             self.start.take_own(table)
@@ -237,6 +245,8 @@ class PartyRun:
         facts: dict[str, Any] = {"parameters": hashes.pop(self.name)} | hashes | {"versions": record.versions()}
         facts |= {"classes": list(self._rows.classes)} if self._rows.classes else {}
         facts |= {"started_from": self.start.told.model_dump()} if self.start else {}
+        if account := self.label_account:
+            facts["label_privacy"] = account.model_dump(exclude_unset=True)
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
             for role, model in models.items():
@@ -253,6 +263,14 @@ class PartyRun:
         if self.columns:
             write_columns(self.columns, out)
         self.state.remove()
+
+    @property
+    def label_account(self) -> LabelAccount | None:
+        """Of the party that holds labels and told randomised ones: what that guarantees, and how good the model is."""
+        party = self.role.party
+        if party is None or not self._rows.holds:
+            return None
+        return account_of(self.config, party.plan, self.role.facts.outputs, self._rows.held, self.role.outputs)
 
     @property
     def _columns(self) -> dict[str, tuple[str, ...]]:
@@ -294,7 +312,17 @@ def _hashes(models: Mapping[str, nn.Module]) -> dict[str, str]:
     return {role: record.fingerprint(model) for role, model in models.items()}
 
 
-_ELSEWHERE = {"table", "url", "query", "model", "compressor", "row_secret", "fingerprint", "tell_classes"}
+_ELSEWHERE = {
+    "table",
+    "url",
+    "query",
+    "model",
+    "compressor",
+    "row_secret",
+    "label_secret",
+    "fingerprint",
+    "tell_classes",
+}
 
 
 def _own(config: RunConfig, name: str) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from cvfl.federation.agreement.terms import elsewhere
 from cvfl.federation.build import AWAY, Facts, holding_of, labels_of, make_recipe, party_machine, party_maker
 from cvfl.federation.load import in_order, numbered_in_order, parts_of
 from cvfl.federation.start import Start
+from cvfl.federation.told_labels import Held, held_of
 from cvfl.privacy.keys import PairSecrets
 from cvfl.privacy.wanted import Matches, Wanted
 from cvfl.protocol import Holding, Labels, Loss, PartyMachine, Recipe, Rows, Units
@@ -74,6 +75,17 @@ class PartyRows(ABC):
     def keyed(self) -> bool:
         """Whether the rounds need secrets that parties share and the server does not."""
         return self.config.privacy.keyed
+
+    @property
+    def holds(self) -> bool:
+        """Whether this party holds labels that it told randomised, in training."""
+        randomised = self.config.privacy.randomised is not None and not self.predicts
+        return randomised and self.config.privacy.labels == self.name
+
+    @property
+    def held(self) -> Held | None:
+        """The true labels, if this party holds them and told others in their place."""
+        return None
 
     @abstractmethod
     def ids(self) -> Sequence[str]:
@@ -157,9 +169,14 @@ class PartyRows(ABC):
 class NamedRows(PartyRows):
     """A party of a data set by name: rows are aligned, and labels come with the data."""
 
-    def __init__(self, config: RunConfig, name: str, data: VerticalData) -> None:
+    def __init__(self, config: RunConfig, name: str, data: VerticalData, held: Held | None = None) -> None:
         super().__init__(config, name, data.names)
-        self.data = data
+        self.data, self._held = data, held
+
+    @property
+    def held(self) -> Held | None:
+        """Those of the data set, which all roles have."""
+        return self._held if self.holds else None
 
     def ids(self) -> Sequence[str]:
         """There are none."""
@@ -222,6 +239,14 @@ class TableRows(PartyRows):
         """The ids of rows that can be used."""
         self._ids = self._ids or self.table.ids()
         return list(self._ids)
+
+    @property
+    def held(self) -> Held | None:
+        """Those of the table, of the rows that are used."""
+        if self._told is None or self.table.held is None:
+            return None
+        order, _ = self._order(self._told.parts)
+        return held_of(self.table, order, self._told.sizes, self._told.units, getattr(torch, self.config.precision))
 
     @property
     def classes(self) -> tuple[str, ...]:

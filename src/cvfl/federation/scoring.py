@@ -34,6 +34,8 @@ def analysis_of(
     Of `parties`, which are here, too, it says what their `columns` bring, by their names.
     """
     server = scorer(machine)
+    if server is not None and server.plan.randomised is not None:
+        return None  # by labels that were randomised there is nothing to say of single rows
     found = analyse(server, names) if server is not None and server.done else None
     if server is None or found is None:
         return None

@@ -20,8 +20,10 @@ from cvfl.errors import CompressError, DecodeError, RemoteProtocolError
 from cvfl.federation.agreement.admission import Kept, admitted, check_kept, common_round
 from cvfl.federation.agreement.handshake import Anything, Link, Phase, Seat
 from cvfl.federation.agreement.labels import ServerRows
+from cvfl.federation.holder import told_outputs
 from cvfl.federation.keeping import ServerKeeper
 from cvfl.privacy import Aligned, AlignmentServer
+from cvfl.protocol import Server, ServerMachine
 from cvfl.runtime.carrier import Replies, TermsError
 from cvfl.runtime.checkpoint import Checkpoints
 from cvfl.runtime.meter import Meter, Traffic
@@ -251,7 +253,7 @@ class ServerRole:
             return []
         self._keep()
         self.rounds.save(server)
-        replies = self._to_all(lambda m: End(rounds=server.t0))
+        replies = self._to_all(lambda m: self._end(m, server))
         self.done = True
         return replies
 
@@ -395,11 +397,17 @@ class ServerRole:
             Recall(session=session),
             Settle(session=session, run=self._run, m=m, how="known"),
             Begin(session=session, m=m, t0=t0, facts=self.facts),
-            End(rounds=t0),
+            self._end(m, self.rounds.server),
         )
         frames = [encode_control(message, SERVER) for message in messages]
         self.meter.again(frames)
         return [(m, frame) for frame in frames]
+
+    def _end(self, m: int, server: ServerMachine) -> End:
+        """With the outputs of held-out rows for the holder of labels that were randomised."""
+        if isinstance(server, Server) and self.names[m - 1] == self.rows.told_outputs:
+            return End(rounds=server.t0, outputs=told_outputs(server))
+        return End(rounds=server.t0)
 
     def _hear_end(self, m: int, frame: Bytes) -> None:
         """A party that has heard the end says so; a connection that breaks looks the same whether it has or not."""

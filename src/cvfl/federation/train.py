@@ -16,7 +16,8 @@ from cvfl.data.tables.organisation import Assembled
 from cvfl.federation.build import Federation, make_federation, recipe_for
 from cvfl.federation.bundles import BundleMaker, run_name, write_bundles
 from cvfl.federation.divergence import Divergence
-from cvfl.federation.load import Loaded, load_data
+from cvfl.federation.holder import account_of, by_true_labels, told_outputs
+from cvfl.federation.load import Loaded, load_data, with_told_labels
 from cvfl.federation.range_test import find_eta, with_eta
 from cvfl.federation.rehearsal import Rehearsal
 from cvfl.federation.scoring import analysis_of, columns_of, units_of
@@ -187,8 +188,9 @@ class _Run:
             models |= party.models
         hashes = {role: fingerprint(model) for role, model in models.items()}
         seconds = sum(line["seconds"] for line in history)
+        told = told_outputs(federation.server) if self._loaded.held else ""
         if federation.server.done:
-            self._rehearsal.end(self._meter, hashes, history)
+            self._rehearsal.end(self._meter, hashes, history, told)
         summary = summarise(self._config, self._name, federation.recipe, history, self._meter, hashes, seconds)
         summary |= {
             "split": split_name(self._config, self._loaded.told),
@@ -203,12 +205,20 @@ class _Run:
             summary["range_test"] = self.tried.model_dump(mode="json", by_alias=True)
         if self.start:
             summary["started_from"] = self.start.told.model_dump()
+        held, plan = self._loaded.held, federation.plan
+        if held:
+            account = account_of(self._config, plan, self._loaded.data.outputs, held, told)
+            summary["label_privacy"] = account.model_dump(exclude_unset=True)
         if self._directory is None:
             return RunResult(summary, history, models)
         preparations = self._loaded.assembled.preparations
         columns = columns_of(self._config, preparations)
         analysis = analysis_of(
-            federation.server, federation.recipe.names, self._loaded.assembled.classes, federation.parties, columns
+            by_true_labels(federation.server, held),
+            federation.recipe.names,
+            self._loaded.assembled.classes,
+            federation.parties,
+            columns,
         )
         self._directory.finish(summary, models, preparations, analysis)
         write_bundles(self._bundles(summary["run"]), self._directory.path / PARAMETERS)
@@ -235,6 +245,6 @@ def _loaded(config: RunConfig, data: VerticalData | Loaded | None, start: Start 
         case None:
             return load_data(config, start=start)
         case VerticalData():
-            return Loaded(Assembled(data))
+            return with_told_labels(config, Loaded(Assembled(data)))
         case Loaded():
-            return data
+            return with_told_labels(config, data)

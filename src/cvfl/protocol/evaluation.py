@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from cvfl.protocol.learning.decision import Decided
+from cvfl.protocol.learning.estimates import estimate
 from cvfl.protocol.learning.losses import Loss
 from cvfl.protocol.learning.metrics import evaluate
 from cvfl.protocol.learning.units import Units
@@ -33,7 +34,7 @@ class Evaluated:
     """Metrics after a round: on the held-out rows, and on the training rows as they were last seen in training.
 
     Without validation or test rows there are no metrics of them. Of two classes those of validation rows have the
-    `threshold` that was chosen on them.
+    `threshold` that was chosen on them. Of labels that were randomised all of them are estimates.
     """
 
     t0: int
@@ -45,10 +46,14 @@ class Evaluated:
 def evaluated(plan: Plan, labels: Labels, t0: int, outputs: Tensor, seen: Tensor) -> Evaluated:
     """Of the outputs for held-out rows, and those of training rows that were seen so far; of others they are NaN."""
     validation, test = torch.split(outputs, [plan.validation_rows, plan.test_rows])
-    decided = plan.decision.fit(plan.loss, validation, labels.validation)
+    decided = plan.decision.fit(plan.loss, validation, labels.validation, plan.randomised)
 
     def metrics(outputs: Tensor, labelled: Tensor) -> dict[str, float]:
-        return evaluate(plan.loss, outputs, labelled, decided, labels.units) if len(labelled) else {}
+        if not len(labelled):
+            return {}
+        if plan.randomised is not None:
+            return estimate(plan.randomised, plan.loss, outputs, labelled, decided, labels.units)
+        return evaluate(plan.loss, outputs, labelled, decided, labels.units)
 
     known = ~torch.isnan(seen.reshape(plan.rows, -1)[:, 0])
     chosen = {"threshold": decided.threshold} if _chosen(plan, decided) else {}

@@ -15,6 +15,7 @@ from cvfl.protocol.learning.decision import Decision
 from cvfl.protocol.learning.losses import Loss
 from cvfl.protocol.learning.objective import ClassWeight
 from cvfl.protocol.learning.optimizer import Optimizer, StepSize
+from cvfl.protocol.learning.randomised import Randomised
 from cvfl.rng import ABSENCE, BATCH, DRAW, LOCAL, stream
 
 _TOLD = 8
@@ -58,6 +59,8 @@ class Plan:
     """How likely a party is away for a row of a local step, at random, so that models learn to do without it."""
     partial: bool = False
     """Whether some parties may not hold some rows."""
+    randomised: Randomised | None = None
+    """How the holder of the labels randomised all that are told, if it did."""
 
     def __post_init__(self) -> None:
         if self.algorithm == 2 and self.folding:

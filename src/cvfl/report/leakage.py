@@ -9,7 +9,7 @@ from typing import TypeVar
 from cvfl.report.format import NOTHING, digits, fixed, megabytes
 from cvfl.report.series import Series, Spread
 from cvfl.report.table import Cell, Row, Table, Value, column
-from cvfl.runs.audit import FEW_KNOWN, MANY_KNOWN, UNSUPERVISED, Audit, FeaturesFound, Seen
+from cvfl.runs.audit import FEW_KNOWN, MANY_KNOWN, UNSUPERVISED, Audit, FeaturesFound, Seen, ToldFound
 
 Found = TypeVar("Found", bound=Seen)
 HAS_THEM, BLIND = "has them", "nothing"
@@ -17,8 +17,8 @@ _THREE = digits(3)
 
 
 def run_tables(audit: Audit) -> list[Table]:
-    """What was found about one run: columns, then labels."""
-    return [_features(audit), _labels(audit)]
+    """What was found about one run: columns, then labels, and what labels that were told randomised add."""
+    return [_features(audit), _labels(audit), *([_told(audit)] if audit.told else [])]
 
 
 def _features(audit: Audit) -> Table:
@@ -74,6 +74,45 @@ def _labels(audit: Audit) -> Table:
     )
 
 
+def _told(audit: Audit) -> Table:
+    """The joint attacks: what told labels add to what a role knows without them."""
+    scores = [(one.own, one.without, one.joint) for one in audit.told]
+    rows: list[Row] = [
+        (
+            one.observer,
+            "told labels",
+            *(_most([value]) for value in found),
+            *_shares(one),
+            "yes" if one.within else "no",
+        )
+        for one, found in zip(audit.told, scores, strict=True)
+    ]
+    error = max(one.error for one in audit.told)
+    return Table(
+        "Labels from what was told of them",
+        (
+            "Observer",
+            "Sees",
+            "Own columns",
+            "And what is seen",
+            "And told",
+            "Right without",
+            "Right",
+            "Bound",
+            "Within",
+        ),
+        tuple(rows),
+        "ROC AUC, then shares of labels that are guessed right, on rows whose labels the attacker does not know. The "
+        "bound is the most that told labels allow anybody who knows as much without them; alone they are right in "
+        f"{_THREE(audit.told[0].kept)}. By chance shares are off by {_THREE(error)}, one deviation; within: by no "
+        "more than three.",
+    )
+
+
+def _shares(one: ToldFound) -> tuple[Cell, Cell, Cell]:
+    return _most([one.right_without]), _most([one.right_joint]), _most([one.bound])
+
+
 def _has_labels(audit: Audit, seen: Seen) -> bool:
     """Whether all who see it have the labels anyway."""
     parties = {*audit.own} - {seen.party} if "parties" in seen.observers else set()
@@ -115,7 +154,8 @@ def _party_labels(audit: Audit) -> float | None:
     if audit.parties_have_labels:
         return 1.0
     without = [found for found in audit.labels if found.by_party and not {*found.observers} <= {*audit.has_labels}]
-    return max((found.score for found in without), default=None)
+    joint = [one.joint for one in audit.told if one.observer != "server"]
+    return max((*joint, *(found.score for found in without)), default=None)
 
 
 COLUMNS: dict[str, Callable[[Audit], float | None]] = {

@@ -21,7 +21,7 @@ _ABOUT = (
 
 def gained(run: Summary) -> str:
     """A run's headline metric beside the best single party and the better joined model; nothing if it has none."""
-    metric, test = run.metric or "", run.metrics.test
+    metric, test = run.metric or "", run.tested
     known = [one for one in run.references if metric in one.metrics.test]
     if metric not in test or not known:
         return ""
@@ -67,7 +67,7 @@ def reference_name(one: Reference) -> str:
 
 def _rows(run: Summary, metrics: Sequence[str]) -> list[Row]:
     seconds = fixed([one.seconds for one in run.references], 1)
-    own: Row = (Text("federation", bold=True), NOTHING, *_cells(run.metrics.test, metrics), seconds(run.seconds))
+    own: Row = (Text("federation", bold=True), NOTHING, *_cells(run.tested, metrics), seconds(run.seconds))
     return [
         own,
         *(

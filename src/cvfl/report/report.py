@@ -16,6 +16,7 @@ from cvfl.report.certificate import certificate_section, is_certified
 from cvfl.report.colours import colour
 from cvfl.report.format import NOT_RECORDED, NOTHING, Form, amount, megabytes, metric_label, share
 from cvfl.report.html import Details, Figures, Heading, Page, Section, write_page
+from cvfl.report.labels import labels_section
 from cvfl.report.leakage import comparison, run_tables
 from cvfl.report.noise import noise_section
 from cvfl.report.references import references_section
@@ -59,6 +60,8 @@ def _page(series: tuple[Series, ...], title: str | None, study: StudyPart | None
         sections.append(certificate_section(series))
     if any(one.first.account for one in series):
         sections.append(noise_section(series))
+    if any(one.first.label_privacy for one in series):
+        sections.append(labels_section(series))
     if any(one.first.audit for one in series):
         sections.append(_leakage(series))
     sections.append(_details(series))
@@ -86,7 +89,12 @@ def _quality(series: Sequence[Series], idents: Iterator[str]) -> list[Section]:
         return []
     if runs[0].analysis:
         return analysis_sections(runs[0].analysis, idents, runs[0].classes)
-    if runs[0].config.get("privacy", {}).get("labels", "shared") not in ("shared", "server"):
+    privacy = runs[0].config.get("privacy", {})
+    if privacy.get("label_epsilon") is not None:
+        return [
+            Section("Quality", ["By told labels single rows say nothing: their holder alone has more than estimates."])
+        ]
+    if privacy.get("labels", "shared") not in ("shared", "server"):
         return [Section("Quality", ["Labels stay with a party: how good the models are on test rows is told there."])]
     return []
 

@@ -63,6 +63,32 @@ class LabelsFound(Seen):
     score: Finite
 
 
+class ToldFound(Section):
+    """Labels from what was told of them, together with a party's own columns and all that it sees.
+
+    Scores are ROC AUC, shares are of labels that are guessed right: `chance` is saying the commonest class, `without`
+    uses no told label, `joint` all. `bound` is the most that anybody can guess right who knows as much without told
+    labels as this attacker seems to, and `kept` the share of labels that were told as they are. `error` is that of the
+    shares by chance, one deviation.
+    """
+
+    observer: str
+    own: Finite
+    without: Finite
+    joint: Finite
+    chance: Finite
+    right_without: Finite
+    right_joint: Finite
+    kept: Finite
+    bound: Finite
+    error: Finite
+
+    @property
+    def within(self) -> bool:
+        """Whether the attack is within the bound, or above it by no more than chance explains."""
+        return self.right_joint <= self.bound + 3 * self.error
+
+
 class Audit(Section):
     """What a curious server or party could learn of one run.
 
@@ -88,6 +114,8 @@ class Audit(Section):
     by_labels: dict[str, Finite]
     features: tuple[FeaturesFound, ...]
     labels: tuple[LabelsFound, ...]
+    told: tuple[ToldFound, ...] = ()
+    """What told labels add, where their holder randomised them: of classes."""
 
     @property
     def parties_have_labels(self) -> bool:

@@ -121,6 +121,40 @@ class Reference(Record):
     seconds: Number
 
 
+class HolderScores(Record):
+    """Metrics by the true labels, with the threshold that these ask for: what the holder of the labels alone knows."""
+
+    validation: Metrics = {}
+    test: Metrics = {}
+    threshold: Number
+
+
+class LabelAccount(Record):
+    """What is guaranteed for labels that their holder randomised before anybody was told.
+
+    Of `classes` one is told as it is with probability `kept`; a quantity, which has none, within its `range`. For
+    training the `rows` say about as much of two classes as `effective` true labels of training rows. `released` has the
+    epsilon of every release of these labels so far, which add up, and `scores` are by the true labels: both are known
+    to the holder alone. A draw from the seed can be repeated by everybody, and is for study.
+    """
+
+    holder: str
+    epsilon: Number
+    classes: int
+    kept: Number | None = None
+    range: list[Number] | None = None
+    rows: int
+    effective: Number | None = None
+    released: list[Number] = []
+    drawn: str
+    scores: HolderScores | None = None
+
+    @property
+    def total(self) -> float:
+        """Epsilon of all releases together."""
+        return max(self.epsilon, sum(self.released))
+
+
 class RangeTest(Record):
     """The step size that short trials found, the loss that each one of them ended in, and what all would have sent."""
 
@@ -184,6 +218,7 @@ class Summary(Record):
     formula_bytes: Number | None = None
     error: CompressionError | None = Field(default=None, alias="compression_error")
     account: Account | None = Field(default=None, alias="privacy")
+    label_privacy: LabelAccount | None = None
     seconds: Number
     references: list[Reference] = []
     range_test: RangeTest | None = None
@@ -193,6 +228,12 @@ class Summary(Record):
     config: Annotated[dict[str, Any], _EMPTY] = {}
     versions: Texts = {}
     round_seconds: Number | None = None
+
+    @property
+    def tested(self) -> Metrics:
+        """Metrics of test rows by their true labels, as far as they are recorded here; else those that there are."""
+        own = self.label_privacy and self.label_privacy.scores
+        return own.test if own else self.metrics.test
 
 
 class Run(Summary):

@@ -78,7 +78,7 @@ class PartyPrediction:
     @property
     def _scores(self) -> bool:
         """Whether labels stay with this party."""
-        return self.config.privacy.labels == self.name
+        return self.config.privacy.scores_at(self.name)
 
     def _table(self, bundle: PartyBundle) -> Table:
         section = self.config.party[self.name]

@@ -80,11 +80,11 @@ def server_start(run: Path, config: RunConfig) -> Start:
 
 def party_start(folder: Path, name: str, config: RunConfig) -> Start:
     """For a party: its own model, and that of the server if labels stay with it."""
-    bundles = read_bundles([folder], {name, "server"} if config.privacy.labels == name else {name})
+    bundles = read_bundles([folder], {name, "server"} if config.privacy.scores_at(name) else {name})
     own = bundles.parties.get(name)
     if own is None:
         raise DataError(f"{folder}: there is no model of {name}; name its folder")
-    if config.privacy.labels == name and bundles.server is None:
+    if config.privacy.scores_at(name) and bundles.server is None:
         raise DataError(
             f"{folder}: the server model is missing, which the party with the labels goes on with; bring the files "
             "server.* of the role that scored"

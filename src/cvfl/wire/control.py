@@ -56,6 +56,8 @@ Rounds = Annotated[list[Count], Field(max_length=16)]
 MAX_PARTIES = 1 << 12
 MAX_SPEC = 256
 """Characters in the text of a compressor."""
+MOST_OUTPUTS = 1 << 18
+"""Outputs of held-out rows that the holder of their labels is told at the end."""
 MOST_CLASSES, MAX_CLASS = 100, 100
 """Classes that are told by name, and characters of a name."""
 
@@ -207,10 +209,21 @@ class Complete(_Message):
 
 
 class End(_Message):
-    """The run is over; nothing more is sent. A party that has heard it says the same."""
+    """The run is over; nothing more is sent. A party that has heard it says the same.
+
+    To the holder of labels that were randomised it brings the `outputs` of test rows, then of those for validation:
+    floats of 16 bits in base64.
+    """
 
     type: Literal["end"] = "end"
     rounds: Count
+    outputs: str = Field(default="", max_length=3 * MOST_OUTPUTS)
+
+    @model_serializer(mode="wrap")
+    def _short(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without outputs where nobody is told any."""
+        values: dict[str, Any] = whole(self)
+        return {key: value for key, value in values.items() if value or key != "outputs"}
 
 
 class Refusal(_Message):

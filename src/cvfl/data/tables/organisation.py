@@ -67,6 +67,10 @@ class PartyTable:
         self.moments = read_moments(table, party.split_by) if party.split_by else None
         """By what rows are held out, if not by a hash."""
         self.label: Label | None = read_label(table, party.label, party.positive, loss) if party.label else None
+        self.held: Label | None = None
+        """The true labels, where `label` has those that others are told in their place."""
+        self.epsilons: tuple[float, ...] = ()
+        """With which epsilons labels of this column were told so far."""
         self.preparation: Preparation | None = None
         """How columns become numbers, if that is known from an earlier run; else it is fitted."""
 

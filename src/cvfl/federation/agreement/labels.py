@@ -53,6 +53,11 @@ class ServerRows(ABC):
         self._labels: Labels | None = None
         self._present: Presence | None = None
 
+    @property
+    def told_outputs(self) -> str | None:
+        """The party that is told the outputs of held-out rows at the end: the holder of labels that were randomised."""
+        return self.config.privacy.labels if self.config.privacy.randomised and not self.predicts else None
+
     def sizes(self) -> list[int] | None:
         """Training, validation and test rows, once they are known."""
         return self._sizes
@@ -180,7 +185,8 @@ class TableLabels(ServerRows):
         if len(holders) != 1:
             said = " and ".join(holders) or "none"
             raise RemoteProtocolError(f"exactly one party holds the label, not {said}; set its key label")
-        private = self.config.privacy.labels if self._holder else None
+        privacy = self.config.privacy
+        private = privacy.labels if self._holder or privacy.randomised else None
         for key, named in (("privacy.labels", private), ("data.label_holder", self.config.data.label_holder)):
             if named not in (None, *holders):
                 raise RemoteProtocolError(f"{key} names {named}, but the table of {holders[0]} has the label")

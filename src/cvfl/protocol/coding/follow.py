@@ -100,7 +100,9 @@ def lesson(outputs: Outputs, h: Tensor, labels: Tensor, loss: Objective, u: Tens
     )
     spread = 0.5 * float((z - z.mean(0)).detach().double().square().sum(1).mean())
     learned = loss.learned(out)
-    return Lesson(gradient, float(value.detach()), _drawn(out, leaf, loss, u), learned, plain, spread)
+    # By randomised labels the loss of a batch is an estimate that may be next to nothing, or less, by chance.
+    stake = float(value.detach()) if loss.noise is None else learned
+    return Lesson(gradient, stake, _drawn(out, leaf, loss, u), learned, plain, spread)
 
 
 def prime(codec: Codec, outputs: Outputs, h: Tensor, loss: Objective, u: Tensor) -> None:
@@ -144,4 +146,4 @@ def _signs(u: Tensor, z: Tensor) -> Tensor:
 
 
 def _drawn(out: Tensor, leaf: Tensor, loss: Objective, u: Tensor) -> Tensor:
-    return torch.autograd.grad(loss(out, loss.draw(out, u)), leaf)[0]
+    return torch.autograd.grad(loss.by_class(out, loss.draw(out, u)), leaf)[0]

@@ -49,7 +49,7 @@ class Exchange(ABC):
 
     def __init__(self, plan: Plan, codecs: Codecs, model: nn.Module, m: int, labels: Tensor | None = None) -> None:
         self.plan, self.codecs, self.model, self.m, self.labels = plan, codecs, model, m, labels
-        self.objective = Objective.of(plan.loss, plan.class_weight, labels)
+        self.objective = Objective.of(plan.loss, plan.class_weight, labels, plan.randomised)
         self.measured: Measured | None = None
         self.certified: Certificate | None = None
         """Of what the server sent last, where one is computed and an evaluation follows: the worst of all parties."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from cvfl.lazy import lazy
 from cvfl.protocol.learning.losses import Loss
+from cvfl.protocol.learning.randomised import Randomised, classes_of
 from cvfl.types import Section
 
 optimize, special = lazy("scipy.optimize"), lazy("scipy.special")
@@ -51,34 +52,43 @@ class Decision(Section):
             raise ValueError("decision.cost: one of the two must cost something")
         return self
 
-    def fit(self, loss: Loss, outputs: Tensor, labels: Tensor) -> Decided:
-        """What these validation rows say; without rows, or with those of one class, nothing is fitted."""
+    def fit(self, loss: Loss, outputs: Tensor, labels: Tensor, noise: Randomised | None = None) -> Decided:
+        """What these validation rows say; without rows, or with those of one class, nothing is fitted.
+
+        Labels that were randomised with `noise` count by their unbiased targets.
+        """
         start = Decided(threshold=self.threshold if isinstance(self.threshold, float) else HALF)
         y = labels.cpu().numpy()
         if loss is Loss.SQUARED or len(np.unique(y)) < 2:
             return start
-        calibrated = replace(self._calibrated(loss, outputs, labels), threshold=start.threshold, fitted=True)
+        targets, telling = loss.labels(labels, torch.float64), 1.0
+        if noise is not None:
+            classes = classes_of(loss, outputs)
+            targets, telling = noise.targets(loss, labels, classes, torch.float64), noise.tells(classes) ** 2
+        calibrated = replace(self._calibrated(loss, outputs, targets), threshold=start.threshold, fitted=True)
         if loss is Loss.MULTICLASS or isinstance(self.threshold, float):
             return calibrated
-        return replace(calibrated, threshold=self._best(calibrated.probabilities(loss, outputs), y))
+        return replace(
+            calibrated, threshold=self._best(calibrated.probabilities(loss, outputs), targets.cpu().numpy(), telling)
+        )
 
-    def _calibrated(self, loss: Loss, outputs: Tensor, labels: Tensor) -> Decided:
+    def _calibrated(self, loss: Loss, outputs: Tensor, targets: Tensor) -> Decided:
         if self.calibration == "none":
             return Decided()
         if self.calibration == "isotonic" and loss is Loss.BINARY:
-            curve = isotonic.IsotonicRegression(y_min=0.0, y_max=1.0).fit(_rows(outputs)[:, 0], labels.cpu().numpy())
+            curve = isotonic.IsotonicRegression(y_min=0.0, y_max=1.0).fit(_rows(outputs)[:, 0], targets.cpu().numpy())
             return Decided("isotonic", steps=(tuple(curve.X_thresholds_.tolist()), tuple(curve.y_thresholds_.tolist())))
-        return Decided("temperature", temperature=_temperature(loss, outputs, labels))
+        return Decided("temperature", temperature=_temperature(loss, outputs, targets))
 
-    def _best(self, p: Floats, y: NDArray[Any]) -> float:
+    def _best(self, p: Floats, y: Floats, telling: float) -> float:
         """The threshold halfway between the last row that is to be positive and the next one.
 
         Labels of few rows are noise to a choice as fine as that: what the probabilities say counts beside them, as much
         as `_FEW` rows of the rarer class would.
         """
         order = np.argsort(-p, kind="stable")
-        scores, labels = np.append(1.0, p[order]), (y[order] > 0).astype(np.float64)
-        weight = _FEW / min(labels.sum(), (1 - labels).sum())
+        scores, labels = np.append(1.0, p[order]), y[order]
+        weight = _FEW / max(1.0, telling * min(labels.sum(), (1 - labels).sum()))
         likely = (labels + weight * scores[1:]) / (1 + weight)
         tp, fp = np.append(0.0, likely.cumsum()), np.append(0.0, (1 - likely).cumsum())
         positives, negatives = tp[-1], fp[-1]
@@ -124,9 +134,9 @@ def _rows(outputs: Tensor) -> Floats:
     return outputs.detach().cpu().numpy().astype(np.float64).reshape(len(outputs), -1)
 
 
-def _temperature(loss: Loss, outputs: Tensor, labels: Tensor) -> float:
+def _temperature(loss: Loss, outputs: Tensor, y: Tensor) -> float:
     """The T for which outputs / T have the smallest loss on these rows."""
-    z, y = outputs.detach().double(), loss.labels(labels, torch.float64)
+    z = outputs.detach().double()
     found = optimize.minimize_scalar(
         lambda logarithm: float(loss(z / math.exp(logarithm), y)),
         bounds=_TEMPERATURES,

@@ -59,7 +59,7 @@ class PartyStock:
             raise ConfigError(f"there is no section party.{name}{suggest(name, config.party)}")
         self.config, self.name, self._folder, self._memory, self._on_step = config, name, model, memory, on_step
         self._refresh, self._lock, self._secret = refresh, threading.Lock(), b""
-        self._roles = {name, "server"} if config.privacy.labels == name else {name}
+        self._roles = {name, "server"} if config.privacy.scores_at(name) else {name}
         self._models = _Watched(lambda: _files(model, self._roles))
         self._tables = _Watched(self._table_now)
         bundles = self._bundles()
