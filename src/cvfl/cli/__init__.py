@@ -27,7 +27,7 @@ COMMANDS = {
         "itself.",
     },
     "Run a federation": {
-        "certs": "Make a certificate authority and a certificate for the server and for every party.",
+        "certs": "Make certificates: by request, so that nobody's key travels, or all at once for roles of one machine.",
         "terms": "Write, change and sign the terms that all roles of a federation read; with the file alone, show and "
         "check them.",
         "server": "Run the server of a federation: wait for all parties, train, write the run directory.",
