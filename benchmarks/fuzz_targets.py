@@ -151,7 +151,7 @@ def setup(data: bytes) -> None:
             read_present(message, "bank", len(message.present), message.sealed)
             read_targets(message, "bank", SHARES, (Part.TRAIN,) if message.m else tuple(Part))
         case Hello():
-            facts_of(NAMES[:1], [message.offer], [3, 0, 1], Loss.BINARY, 1)
+            facts_of(NAMES[:1], {1: message.offer}, [3, 0, 1], Loss.BINARY, 1)
             check_kept(message.name, Kept(message.run, message.rounds), Kept("", ()), 10)
             admitted(message, None, NAMES, TERMS)
         case Have():
@@ -161,7 +161,7 @@ def setup(data: bytes) -> None:
             RING.agree(1, message.session, KEY, [own, *message.keys[1:]])
         case Begin(facts=facts):
             for spec in read_facts(facts).compressors:
-                facts_of(NAMES[:1], [Offer(width=1, compressor=spec, label=False)], [3, 0, 1], Loss.BINARY, 1)
+                facts_of(NAMES[:1], {1: Offer(width=1, compressor=spec, label=False)}, [3, 0, 1], Loss.BINARY, 1)
     if isinstance(message, Control):
         assert read_frame(encode_control(message, SERVER)) == message
 

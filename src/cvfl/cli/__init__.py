@@ -27,7 +27,8 @@ COMMANDS = {
         "itself.",
     },
     "Run a federation": {
-        "certs": "Make certificates: by request, so that nobody's key travels, or all at once for roles of one machine.",
+        "certs": "Make certificates: by request, so that nobody's key travels, or all at once on one machine.",
+        "doctor": "Check before a run: versions, certificates, the network, the table, disk and memory of a role.",
         "terms": "Write, change and sign the terms that all roles of a federation read; with the file alone, show and "
         "check them.",
         "server": "Run the server of a federation: wait for all parties, train, write the run directory.",

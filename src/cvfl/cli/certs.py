@@ -31,7 +31,7 @@ certs = typer.Typer(cls=_MakesByDefault, add_completion=False)
 
 @certs.callback()
 def commands() -> None:
-    """Make certificates: by request, so that nobody's key travels, or all at once for roles of one machine.
+    """Make certificates: by request, so that nobody's key travels, or all at once on one machine.
 
     `make` may be left out.
 

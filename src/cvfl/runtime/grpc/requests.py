@@ -56,7 +56,7 @@ def make_request(folder: Path, hosts: Sequence[str], party: str | None, renew: b
             .add_extension(x509.SubjectAlternativeName(known_as), critical=False)
             .sign(key, hashes.SHA256())
         )
-        return write_file(request, asked.public_bytes(PEM)), fingerprint(asked.public_key())
+        return write_file(request, asked.public_bytes(PEM)), fingerprint(key.public_key())
 
 
 def sign_requests(
@@ -140,10 +140,7 @@ def _name(path: Path, request: x509.CertificateSigningRequest, names: Mapping[st
 
 
 def _key(path: Path, request: x509.CertificateSigningRequest) -> ec.EllipticCurvePublicKey:
-    try:
-        key = request.public_key()
-    except (ValueError, UnsupportedAlgorithm):
-        key = None  # type: ignore[assignment]
+    key = request.public_key()  # which can be read, since its signature was checked by it
     if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name not in CURVES:
         raise ConfigError(f"{path}: its key is of a kind that is not signed here; make it with: cvfl certs request")
     return key
