@@ -34,6 +34,8 @@ COMMANDS = {
         "server": "Run the server of a federation: wait for all parties, train, write the run directory.",
         "party": "Run one party of a federation: it needs its own section, its own table, the server's address and a "
         "certificate.",
+        "log": "Look at what a role did: who joined, what was sent and when, by which terms; and check that nobody "
+        "changed it.",
         "nvflare-job": "Write a job that a provisioned NVIDIA FLARE federation accepts; its sites have the parties' "
         "names.",
         "nvflare-site": "Let a provisioned FLARE site or server run cvfl's jobs: FLARE builds only the classes that a "

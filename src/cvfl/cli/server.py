@@ -38,11 +38,11 @@ from cvfl.config.schema import RunConfig
 from cvfl.descriptors import claim_descriptors
 from cvfl.errors import check_writable
 from cvfl.federation.roles import ServerRun
-from cvfl.federation.server import ServerRole
 from cvfl.protocol import Loss
 from cvfl.protocol.learning.metrics import evaluate
 from cvfl.runs.directory import RunDirectory, is_being_written
 from cvfl.runtime import one_thread_a_role
+from cvfl.runtime.carrier import ServerEnd
 from cvfl.serving.apart import ServerPrediction
 from cvfl.serving.bundles import server_start
 from cvfl.serving.online.roles import check_serves
@@ -108,9 +108,10 @@ def server(
         RunDirectory(target, is_being_written(target), start.told if start else None).check(settings)
         check_writable(target)
         run = ServerRun(settings, settings.compressor, state or state_of(config, "server"), seen.round, restart, start)
+        stack.callback(run.close)
         if align_again:
             run.role.keeper.forget()
-        _listen(run.role, settings, insecure, seen)
+        _listen(run.end, settings, insecure, seen)
         result = run.finish(target)
         seen.event("finished", rounds=result.summary["rounds"], out=str(result.path))
     if not log_json:
@@ -121,7 +122,7 @@ def server(
         console.print(results_table([summary]), *lines, sep="\n")
 
 
-def _listen(role: ServerRole, settings: RunConfig, insecure: bool, seen: Observer) -> None:
+def _listen(role: ServerEnd, settings: RunConfig, insecure: bool, seen: Observer) -> None:
     """Serve the parties until the run, or the prediction, is over."""
     with extra("grpc"):
         from cvfl.runtime.grpc.server import FederationServer  # noqa: PLC0415  an extra

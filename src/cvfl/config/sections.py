@@ -201,6 +201,13 @@ class AnalysisConfig(Section):
     """What each column brings, of parties whose table is where the labels are: in one process, or at their holder."""
 
 
+class ConsentConfig(Section):
+    """Whether a role needs its owner's word for what is about to happen. Not part of the terms."""
+
+    required: bool = False
+    """Whether a party trains only by terms that its owner has approved, with `cvfl party --approve`."""
+
+
 class NetworkConfig(Section):
     """How roles on several machines reach each other, and how patient they are. Not part of the terms of a run."""
 
