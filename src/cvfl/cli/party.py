@@ -32,6 +32,7 @@ from cvfl.cli.role import (
     Without,
     check_kind,
     identity_of,
+    monitored,
     state_of,
     tell_terms,
 )
@@ -135,7 +136,8 @@ def party(
 
         check_writable(target)
         agree(run, config.absolute().parent / FILE, settings.consent.required, approve, console)
-        _attend(run.role, settings, identity, seen, lambda: run.notes, run.end)
+        with monitored(run, seen):
+            _attend(run.role, settings, identity, seen, lambda: run.notes, run.end)
         run.finish(target)
         for line in _columns_line(run):
             seen.event(line)

@@ -28,6 +28,7 @@ from cvfl.cli.role import (
     Without,
     check_kind,
     identity_of,
+    monitored,
     state_of,
     tell_terms,
 )
@@ -111,7 +112,8 @@ def server(
         stack.callback(run.close)
         if align_again:
             run.role.keeper.forget()
-        _listen(run.end, settings, insecure, seen)
+        with monitored(run, seen):
+            _listen(run.end, settings, insecure, seen)
         result = run.finish(target)
         seen.event("finished", rounds=result.summary["rounds"], out=str(result.path))
     if not log_json:

@@ -225,6 +225,10 @@ class NetworkConfig(Section):
     """Rounds between two checkpoints."""
     max_frame_mb: int = Field(default=256, ge=1, le=1024)
     """The largest frame that is accepted, in megabytes."""
+    metrics: str | None = None
+    """Where Prometheus reads figures of this role, such as `127.0.0.1:9100`; nowhere if not given."""
+    metrics_anywhere: bool = False
+    """Whether that may be an address that other machines reach: whoever reaches it can read the figures."""
     memory_mb: int = Field(default=256, ge=0)
     """Megabytes of memory for what a role knows of rows, as error feedback does; what is more is kept on disk."""
 

@@ -11,8 +11,9 @@ from cryptography.x509.oid import NameOID
 
 from cvfl.config.schema import RunConfig
 from cvfl.doctor.finding import Finding, caught, fine, look, wrong
+from cvfl.runtime.address import host_and_port
 from cvfl.runtime.grpc.channel import SERVER_NAME, Identity
-from cvfl.runtime.grpc.probe import check_listens, check_reaches, place, server_certificate, server_protocol
+from cvfl.runtime.grpc.probe import check_listens, check_reaches, server_certificate, server_protocol
 from cvfl.wire.control import PROTOCOL
 
 SOON = timedelta(days=30)
@@ -95,7 +96,7 @@ def party(config: RunConfig, name: str, identity: Identity | None, insecure: boo
             if identity is None or folder is None:
                 return findings  # said already
             ends = server_certificate(address, folder, name)
-            findings.append(fine("TLS", f"it is the server at {place(address)[0]}, until {ends:%Y-%m-%d}"))
+            findings.append(fine("TLS", f"it is the server at {host_and_port(address)[0]}, until {ends:%Y-%m-%d}"))
         findings.append(_protocol(address, name, identity))
     return findings
 

@@ -13,7 +13,8 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cvfl.errors import ConfigError, RemoteProtocolError, plain
+from cvfl.errors import RemoteProtocolError, plain
+from cvfl.runtime.address import host_and_port
 from cvfl.runtime.grpc.channel import METHOD, SERVICE, Identity, grpc, options
 from cvfl.wire.control import Hello, Offer, Refusal, encode_control
 from cvfl.wire.read import read_frame
@@ -23,17 +24,9 @@ _NO_PROTOCOL = 0
 _OFFER = Offer(width=1, compressor="identity", label=False)
 
 
-def place(address: str) -> tuple[str, int]:
-    """Host and port."""
-    host, _, port = address.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535 or not host:
-        raise ConfigError(f"network.address {address!r} is no HOST:PORT; write it as in cvfl.example.org:8443")
-    return host.strip("[]"), int(port)
-
-
 def check_listens(address: str) -> None:
     """Whether this machine could listen there now."""
-    host, port = place(address)
+    host, port = host_and_port(address)
     try:
         ((family, kind, protocol, _, where), *_) = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         with socket.socket(family, kind, protocol) as tried:
@@ -48,7 +41,7 @@ def check_listens(address: str) -> None:
 def check_reaches(address: str, seconds: float = SECONDS) -> None:
     """Whether anybody answers there."""
     try:
-        socket.create_connection(place(address), seconds).close()
+        socket.create_connection(host_and_port(address), seconds).close()
     except socket.gaierror:
         raise RemoteProtocolError(f"{address}: no machine has that name; look at network.address") from None
     except OSError as error:
@@ -59,7 +52,7 @@ def check_reaches(address: str, seconds: float = SECONDS) -> None:
 
 def server_certificate(address: str, folder: Path, name: str, seconds: float = SECONDS) -> datetime:
     """Until when the certificate of the server there is valid, once it has shown that it is the server."""
-    host, port = place(address)
+    host, port = host_and_port(address)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.set_alpn_protocols(["h2"])
