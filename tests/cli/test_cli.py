@@ -214,6 +214,7 @@ def test_the_list_of_commands_is_whole_and_loads_none() -> None:
         "observers",
         "plot",
         "tables",
+        "tracking",
         "role",
         "nvflare_job",
     }

@@ -49,15 +49,19 @@ class _Board:
         self.close = self._writer.close
 
     def __call__(self, progress: Progress) -> None:
-        report, sent = progress.report, progress.sent
-        scalars = {"loss": report.loss, "MB/total": sent.total / MB, "seconds": report.seconds}
-        # A run that trains sends no prediction.
-        scalars |= {f"MB/{part}": value / MB for part, value in vars(sent).items() if part != "prediction"}
-        for part in ("train", "validation", "test") if report.evaluation else ():
-            metrics = getattr(report.evaluation, part)
-            scalars |= {f"{part}/{name}": value for name, value in metrics.items()}
-        for name, value in scalars.items():
-            self._writer.add_scalar(name, value, report.t0)
+        for name, value in scalars(progress).items():
+            self._writer.add_scalar(name, value, progress.report.t0)
+
+
+def scalars(progress: Progress) -> dict[str, float]:
+    """The figures of a round, as TensorBoard and MLflow name them."""
+    report, sent = progress.report, progress.sent
+    found = {"loss": report.loss, "MB/total": sent.total / MB, "seconds": report.seconds}
+    # A run that trains sends no prediction.
+    found |= {f"MB/{part}": value / MB for part, value in vars(sent).items() if part != "prediction"}
+    for part in ("train", "validation", "test") if report.evaluation else ():
+        found |= {f"{part}/{name}": value for name, value in getattr(report.evaluation, part).items()}
+    return found
 
 
 class _JsonLines(Observer):

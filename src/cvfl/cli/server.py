@@ -21,6 +21,7 @@ from cvfl.cli.role import (
     Config,
     Insecure,
     LogJson,
+    MLflow,
     Predict,
     Restart,
     Serve,
@@ -33,6 +34,7 @@ from cvfl.cli.role import (
     tell_terms,
 )
 from cvfl.cli.tables import budget_lines, noise_lines, results_table, start_lines
+from cvfl.cli.tracking import tracked
 from cvfl.cli.train import free_path
 from cvfl.config.files import load_config
 from cvfl.config.schema import RunConfig
@@ -60,6 +62,7 @@ def server(
     insecure: Insecure = False,
     log_json: LogJson = False,
     tensorboard: Board = None,
+    mlflow: MLflow = None,
     predict: Predict = False,
     without: Without = None,
     serve: Serve = False,
@@ -112,9 +115,12 @@ def server(
         stack.callback(run.close)
         if align_again:
             run.role.keeper.forget()
-        with monitored(run, seen):
-            _listen(run.end, settings, insecure, seen)
-        result = run.finish(target)
+        with tracked(mlflow, target.name, settings, seen) as tracking:
+            with monitored(run, seen):
+                _listen(run.end, settings, insecure, seen)
+            result = run.finish(target)
+            if tracking:
+                tracking.finish(target, result.summary)
         seen.event("finished", rounds=result.summary["rounds"], out=str(result.path))
     if not log_json:
         if run.role.aligned:
