@@ -12,7 +12,7 @@ from cvfl.config.schema import RunConfig
 from cvfl.federation.train import RunResult, train
 from cvfl.runs.directory import serialised
 
-_DIFFERS = ("seconds",)
+_DIFFERS = ("seconds", "time")
 """What a line of metrics.jsonl says of the machine that it comes from."""
 
 

@@ -16,6 +16,7 @@ import torch
 
 from conformance.cases import SECURE, settings
 from conformance.loop import Loop
+from cvfl.privacy.seen import MODES as SEEN
 from cvfl.protocol import Labels
 from cvfl.wire import decode, encode
 from cvfl.wire.control import CONTROL, Complete, decode_control
@@ -72,6 +73,12 @@ def table() -> dict[str, list[set[str]]]:
 
 def test_the_page_has_every_mode() -> None:
     assert list(table()) == list(MODES)
+
+
+def test_owners_are_shown_the_table_of_the_page() -> None:
+    """What `cvfl party --approve` shows is made of the same table."""
+    shown = {mode: [set(seen.server), set(seen.party), set(seen.holder)] for mode, seen in SEEN.items()}
+    assert shown == table()
 
 
 @pytest.mark.parametrize("mode", MODES)

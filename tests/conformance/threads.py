@@ -40,7 +40,7 @@ class Threads:
             make_certificates(self.certs, ["127.0.0.1", "localhost"], self.names)
         self.stack, self.errors, self.waits = ExitStack(), dict[str, BaseException](), dict[str, list[str]]()
         self.server = ServerRun(config, "test", folder / "state" / SERVER)
-        self.carrier = FederationServer(self.server.role, "127.0.0.1:0", self.identity(SERVER), **options)
+        self.carrier = FederationServer(self.server.end, "127.0.0.1:0", self.identity(SERVER), **options)
         self.address = f"127.0.0.1:{self.carrier.port}"
         self.parties: dict[str, PartyRun] = {}
         self._threads: dict[str, threading.Thread] = {}
@@ -57,7 +57,7 @@ class Threads:
             run = self.parties[name] = PartyRun(
                 self.config, name, self.folder / "state" / name, self.stack, identity=identity
             )
-            work = lambda: attend(run.role, self.address, self.identity(name), self._waiting(name), **options)  # noqa: E731
+            work = lambda: attend(run.end, self.address, self.identity(name), self._waiting(name), **options)  # noqa: E731
         self._threads[name] = threading.Thread(target=self._caught, args=(name, work), daemon=True)
         self._threads[name].start()
 

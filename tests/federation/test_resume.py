@@ -31,7 +31,7 @@ def interrupted(settings, table: VerticalData, folder, at: int, seconds: float =
 
 
 def lines_of(history):
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in history]
+    return [{key: value for key, value in line.items() if key not in ("seconds", "time")} for line in history]
 
 
 @pytest.mark.parametrize(

@@ -419,3 +419,20 @@ def test_no_runs_and_no_place(tmp_path, three):
         write_report([], tmp_path / "report.html")
     with pytest.raises(OutputError, match="cannot be written"):
         write_report(three, three[0] / "summary.json" / "report.html")
+
+
+def test_where_the_time_went(tmp_path):
+    timed = make_run(tmp_path / "timed", rounds=2)
+    lines = [json.loads(line) for line in (timed / "metrics.jsonl").read_text().splitlines()]
+    for n, line in enumerate(lines):
+        waits = {"bank": 3.0 * n, "hospital": 1.0}
+        line["time"] = {"server": {"compute": 2.0, "codec": 0.5, "wait": waits}, "bank": {"compute": 1.0, "codec": 0.0}}
+    (timed / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = rows(report(tmp_path, timed), "Time by role")
+    assert [row[0] for row in found if row[0] in ("server", "bank")] == ["server", "bank"]
+    (server,) = [row for row in found if row[0] == "server"]
+    assert server[1:] == ["4.00", "1.00", "5.00", "bank, 60.0%"]
+    (bank,) = [row for row in found if row[0] == "bank"]
+    assert float(bank[1]) == 2
+    assert float(bank[2]) == 0
+    assert "Time by role" not in report(tmp_path, make_run(tmp_path / "untimed"))

@@ -27,12 +27,15 @@ COMMANDS = {
         "itself.",
     },
     "Run a federation": {
-        "certs": "Make a certificate authority and a certificate for the server and for every party.",
+        "certs": "Make certificates: by request, so that nobody's key travels, or all at once on one machine.",
+        "doctor": "Check before a run: versions, certificates, the network, the table, disk and memory of a role.",
         "terms": "Write, change and sign the terms that all roles of a federation read; with the file alone, show and "
         "check them.",
         "server": "Run the server of a federation: wait for all parties, train, write the run directory.",
         "party": "Run one party of a federation: it needs its own section, its own table, the server's address and a "
         "certificate.",
+        "log": "Look at what a role did: who joined, what was sent and when, by which terms; and check that nobody "
+        "changed it.",
         "nvflare-job": "Write a job that a provisioned NVIDIA FLARE federation accepts; its sites have the parties' "
         "names.",
         "nvflare-site": "Let a provisioned FLARE site or server run cvfl's jobs: FLARE builds only the classes that a "

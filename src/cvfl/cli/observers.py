@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ from cvfl.runs.progress import Progress, progress_of, progress_values
 
 
 class Observer:
-    """Hears of a run, and shows nothing but scalars for TensorBoard if there is a `board`; others show more."""
+    """Hears of a run, and passes rounds on to its `listeners`; others show more."""
 
-    board: Any = None
+    listeners: tuple[Callable[[Progress], None], ...] = ()
 
     def step(self, step: str, done: int, total: int) -> None:
         """Something before the first round goes on."""
@@ -35,17 +35,33 @@ class Observer:
 
     def round(self, progress: Progress) -> None:
         """A round is over."""
-        if self.board is None:
-            return
-        report, sent = progress.report, progress.sent
-        scalars = {"loss": report.loss, "MB/total": sent.total / MB, "seconds": report.seconds}
-        # A run that trains sends no prediction.
-        scalars |= {f"MB/{part}": value / MB for part, value in vars(sent).items() if part != "prediction"}
-        for part in ("train", "validation", "test") if report.evaluation else ():
-            metrics = getattr(report.evaluation, part)
-            scalars |= {f"{part}/{name}": value for name, value in metrics.items()}
-        for name, value in scalars.items():
-            self.board.add_scalar(name, value, report.t0)
+        for tell in self.listeners:
+            tell(progress)
+
+
+class _Board:
+    """TensorBoard's scalars of a round."""
+
+    def __init__(self, folder: Path) -> None:
+        with extra("tensorboard", "--tensorboard"):
+            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  an extra
+        self._writer = SummaryWriter(str(folder))
+        self.close = self._writer.close
+
+    def __call__(self, progress: Progress) -> None:
+        for name, value in scalars(progress).items():
+            self._writer.add_scalar(name, value, progress.report.t0)
+
+
+def scalars(progress: Progress) -> dict[str, float]:
+    """The figures of a round, as TensorBoard and MLflow name them."""
+    report, sent = progress.report, progress.sent
+    found = {"loss": report.loss, "MB/total": sent.total / MB, "seconds": report.seconds}
+    # A run that trains sends no prediction.
+    found |= {f"MB/{part}": value / MB for part, value in vars(sent).items() if part != "prediction"}
+    for part in ("train", "validation", "test") if report.evaluation else ():
+        found |= {f"{part}/{name}": value for name, value in getattr(report.evaluation, part).items()}
+    return found
 
 
 class _JsonLines(Observer):
@@ -108,10 +124,9 @@ def observed(console: Console, name: str, log_json: bool, tensorboard: Path | No
     with ExitStack() as stack:
         seen: Observer = _JsonLines() if log_json else _Terminal(console, name, stack)
         if tensorboard is not None:
-            with extra("tensorboard", "--tensorboard"):
-                from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  an extra
-            seen.board = SummaryWriter(str(tensorboard))
-            stack.callback(seen.board.close)
+            board = _Board(tensorboard)
+            stack.callback(board.close)
+            seen.listeners += (board,)
         yield seen
 
 

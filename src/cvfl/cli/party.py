@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from cvfl.cli.consent import agree
 from cvfl.cli.errors import extra, one_line
 from cvfl.cli.observers import Observer, observed
 from cvfl.cli.role import (
@@ -31,6 +32,7 @@ from cvfl.cli.role import (
     Without,
     check_kind,
     identity_of,
+    monitored,
     state_of,
     tell_terms,
 )
@@ -39,12 +41,14 @@ from cvfl.config.files import load_config
 from cvfl.config.schema import RunConfig
 from cvfl.descriptors import claim_descriptors
 from cvfl.errors import ConfigError, check_writable
+from cvfl.federation.consent import FILE
 from cvfl.federation.party import PartyRole
 from cvfl.federation.roles import PartyRun
 from cvfl.federation.start import Start
 from cvfl.protocol.learning.metrics import headline
 from cvfl.report.format import metric_label
 from cvfl.runtime import one_thread_a_role
+from cvfl.runtime.observed import ObservedParty
 from cvfl.serving.apart import PartyPrediction
 from cvfl.serving.bundles import party_start
 from cvfl.serving.online.roles import check_serves
@@ -80,6 +84,9 @@ def party(
     from_model: Annotated[
         Path | None, typer.Option("--from", metavar="FOLDER", help=f"{FROM} FOLDER has this party's model.")
     ] = None,
+    approve: Annotated[
+        bool, typer.Option("--approve", help="Show the terms and ask; what was approved is kept in approved.toml.")
+    ] = False,
     joins: Annotated[
         str | None,
         typer.Option(metavar="RUN", help="The others start from this run, by its number; this party was not in it."),
@@ -91,6 +98,8 @@ def party(
     With --serve it answers what the door of `cvfl serve` asks, which is at the party that had the label.
     With --from it starts from its model of an earlier run; `cvfl model show` tells the number of that run, which a
     party that was not in it gives to --joins.
+    With --approve it shows its owner who will see what and goes on when they say yes. From then on it trains by these
+    terms alone, and does not ask again; docs/consent.md.
 
     Example: cvfl party federation.toml --name hospital --set network.address=cvfl.example.org:8443
     Example: cvfl party may.toml --name hospital --from models/april
@@ -122,12 +131,15 @@ def party(
         if from_model and from_model.resolve() == target.resolve():
             raise ConfigError(f"--from: the models of this run go to {target}, too; choose another folder with --out")
         run = PartyRun(settings, name, state or state_of(config, name), stack, seen.step, restart=restart, start=start)
+        stack.callback(run.close)
         run.role.identity = identity = identity_of(settings, name, insecure)
         if align_again:
             run.role.keeper.forget()
 
         check_writable(target)
-        _attend(run.role, settings, identity, seen, lambda: run.notes)
+        agree(run, config.absolute().parent / FILE, settings.consent.required, approve, console)
+        with monitored(run, seen):
+            _attend(run.role, settings, identity, seen, lambda: run.notes, run.end)
         run.finish(target)
         account = run.label_account
         metric = headline(run.role.party.plan.loss) if run.role.party else ""
@@ -176,7 +188,12 @@ def _serve_party(
 
 
 def _attend(
-    role: PartyRole, settings: RunConfig, identity: Any, seen: Observer, notes: Callable[[], Iterable[str]]
+    role: PartyRole,
+    settings: RunConfig,
+    identity: Any,
+    seen: Observer,
+    notes: Callable[[], Iterable[str]],
+    end: ObservedParty | None = None,
 ) -> None:
     """Take part until the run, or the prediction, is over."""
     with extra("grpc"):
@@ -203,11 +220,17 @@ def _attend(
             seen.step(f"{role.name}: {what}", role.party.t0, role.party.plan.rounds)
 
     network = settings.network
+
+    def waits(why: str, seconds: float) -> None:
+        if end is not None:
+            end.lost()
+        seen.wait(f"the server at {network.address} ({why})", seconds)
+
     attend(
-        role,
+        end or role,
         network.address,
         identity,
-        lambda why, seconds: seen.wait(f"the server at {network.address} ({why})", seconds),
+        waits,
         network.wait_limit,
         network.max_frame_mb << 20,
         on_frame,

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from cvfl import __version__
 from cvfl.cli.errors import extra
 from cvfl.cli.observers import Observer
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
+from cvfl.federation.roles import PartyRun, ServerRun
+from cvfl.runs.progress import Progress
 
 Config = Annotated[Path, typer.Argument(help="Configuration file (TOML).")]
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key; repeat for more.")]
@@ -32,6 +36,12 @@ Memory = Annotated[int, typer.Option(min=0, help="With --serve: MB for embedding
 Refresh = Annotated[float, typer.Option(min=1, help="With --serve: seconds after which a query is asked again.")]
 Serve = Annotated[bool, typer.Option("--serve", help="Serve scores to the door of `cvfl serve` until it is stopped.")]
 FROM = "Start from the models of an earlier run: new rows, the same columns. All roles name the same run."
+MLflow = Annotated[
+    str | None,
+    typer.Option(
+        "--mlflow", metavar="URI", help="Log the run to this tracking server or database, such as sqlite:///mlflow.db."
+    ),
+]
 Board = Annotated[Path | None, typer.Option("--tensorboard", help="Write scalars for TensorBoard to this folder.")]
 
 
@@ -64,6 +74,34 @@ def tell_terms(config: RunConfig, seen: Observer) -> None:
     """By which terms this role takes part, so that people can compare them."""
     if config.terms_sha256:
         seen.event("terms", sha256=config.terms_sha256)
+
+
+@contextmanager
+def monitored(run: ServerRun | PartyRun, seen: Observer) -> Iterator[None]:
+    """Figures of a role for Prometheus, where its file says so."""
+    network = run.config.network
+    if network.metrics is None:
+        yield
+        return
+    with extra("serve", "network.metrics"):
+        from cvfl.runtime.exporter import RoleMetrics, exported  # noqa: PLC0415  an extra
+
+    def rounds() -> int | None:
+        machine = run.role.rounds.server if isinstance(run, ServerRun) else run.role.party
+        return machine.plan.rounds if machine else None
+
+    own, names = (0, run.role.names) if isinstance(run, ServerRun) else (run.role.rows.m, run.role.rows.names)
+    about = {"version": __version__, "terms": run.state.path.name}
+    metrics = RoleMetrics(own, names, run.end.times, run.state.path / "checkpoints", about, rounds)
+
+    def told(progress: Progress) -> None:
+        metrics.loss = progress.report.loss
+
+    with exported(metrics, network.metrics, network.metrics_anywhere) as where:
+        run.end.witnesses.append(metrics)
+        seen.listeners += (told,)
+        seen.event("metrics", address=f"http://{where}/metrics")
+        yield
 
 
 def identity_of(config: RunConfig, name: str, insecure: bool) -> Any:

@@ -21,6 +21,7 @@ from cvfl.cli.role import (
     Config,
     Insecure,
     LogJson,
+    MLflow,
     Predict,
     Restart,
     Serve,
@@ -28,21 +29,23 @@ from cvfl.cli.role import (
     Without,
     check_kind,
     identity_of,
+    monitored,
     state_of,
     tell_terms,
 )
 from cvfl.cli.tables import budget_lines, noise_lines, results_table, start_lines
+from cvfl.cli.tracking import tracked
 from cvfl.cli.train import free_path
 from cvfl.config.files import load_config
 from cvfl.config.schema import RunConfig
 from cvfl.descriptors import claim_descriptors
 from cvfl.errors import check_writable
 from cvfl.federation.roles import ServerRun
-from cvfl.federation.server import ServerRole
 from cvfl.protocol import Loss
 from cvfl.protocol.learning.metrics import evaluate
 from cvfl.runs.directory import RunDirectory, is_being_written
 from cvfl.runtime import one_thread_a_role
+from cvfl.runtime.carrier import ServerEnd
 from cvfl.serving.apart import ServerPrediction
 from cvfl.serving.bundles import server_start
 from cvfl.serving.online.roles import check_serves
@@ -59,6 +62,7 @@ def server(
     insecure: Insecure = False,
     log_json: LogJson = False,
     tensorboard: Board = None,
+    mlflow: MLflow = None,
     predict: Predict = False,
     without: Without = None,
     serve: Serve = False,
@@ -108,10 +112,15 @@ def server(
         RunDirectory(target, is_being_written(target), start.told if start else None).check(settings)
         check_writable(target)
         run = ServerRun(settings, settings.compressor, state or state_of(config, "server"), seen.round, restart, start)
+        stack.callback(run.close)
         if align_again:
             run.role.keeper.forget()
-        _listen(run.role, settings, insecure, seen)
-        result = run.finish(target)
+        with tracked(mlflow, target.name, settings, seen) as tracking:
+            with monitored(run, seen):
+                _listen(run.end, settings, insecure, seen)
+            result = run.finish(target)
+            if tracking:
+                tracking.finish(target, result.summary)
         seen.event("finished", rounds=result.summary["rounds"], out=str(result.path))
     if not log_json:
         if run.role.aligned:
@@ -121,7 +130,7 @@ def server(
         console.print(results_table([summary]), *lines, sep="\n")
 
 
-def _listen(role: ServerRole, settings: RunConfig, insecure: bool, seen: Observer) -> None:
+def _listen(role: ServerEnd, settings: RunConfig, insecure: bool, seen: Observer) -> None:
     """Serve the parties until the run, or the prediction, is over."""
     with extra("grpc"):
         from cvfl.runtime.grpc.server import FederationServer  # noqa: PLC0415  an extra

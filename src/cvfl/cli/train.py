@@ -15,6 +15,7 @@ from cvfl.advise.references import add_references, fit_references
 from cvfl.cli.align import alignment_line
 from cvfl.cli.errors import one_line
 from cvfl.cli.observers import Observer, observed, replay
+from cvfl.cli.role import Board, MLflow
 from cvfl.cli.tables import (
     budget_lines,
     label_lines,
@@ -24,6 +25,7 @@ from cvfl.cli.tables import (
     start_lines,
     step_size_lines,
 )
+from cvfl.cli.tracking import tracked
 from cvfl.config.files import load_config
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
@@ -73,7 +75,8 @@ def train(
     compare: Annotated[
         bool, typer.Option("--compare", help="Also fit usual models to the joined table and to each party's alone.")
     ] = False,
-    tensorboard: Annotated[Path | None, typer.Option(help="Write scalars for TensorBoard to this folder.")] = None,
+    tensorboard: Board = None,
+    mlflow: MLflow = None,
 ) -> None:
     """Train a federation on this machine and write its run directory; every runtime gives the same result.
 
@@ -89,7 +92,10 @@ def train(
         usual = Path("runs") / f"{config.stem}-{settings.seed}"
         target = out or (_stopped(usual) if resume else free_path(usual))
         RunDirectory(target, resume, start.told if start else None).check(settings)  # refused now, not after alignment
-        with observed(console, config.stem, log_json, tensorboard) as seen:
+        with (
+            observed(console, config.stem, log_json, tensorboard) as seen,
+            tracked(mlflow, target.name, settings, seen) as tracking,
+        ):
             if align_again:
                 shutil.rmtree(alignment_folder(config), ignore_errors=True)
             here = runtime is Runtime.INPROCESS or compare
@@ -112,6 +118,8 @@ def train(
                     summary = train_grpc(config, change or [], target, partial(replay, seen), emulate_latency, start)
             if references:
                 summary = add_references(target, references)
+            if tracking:
+                tracking.finish(target, summary)
         if log_json:
             return
         lines = (

@@ -13,6 +13,7 @@ from cvfl.compress import build
 from cvfl.config.sections import (
     AbsenceConfig,
     AnalysisConfig,
+    ConsentConfig,
     DataConfig,
     NetworkConfig,
     PartyConfig,
@@ -105,6 +106,8 @@ class RunConfig(Section):
     """What is found out of the models when the run is over. It is not compared between roles."""
     privacy: PrivacyConfig = PrivacyConfig()
     """What roles learn of each other beyond the model."""
+    consent: ConsentConfig = ConsentConfig()
+    """Whether the owner of this party must have approved what it does. It is not compared between roles."""
     network: NetworkConfig = NetworkConfig()
     """How roles on several machines reach each other. It is not compared between roles."""
     terms: Path | None = None

@@ -227,6 +227,13 @@ class AnalysisConfig(Section):
     """What each column brings, of parties whose table is where the labels are: in one process, or at their holder."""
 
 
+class ConsentConfig(Section):
+    """Whether a role needs its owner's word for what is about to happen. Not part of the terms."""
+
+    required: bool = False
+    """Whether a party trains only by terms that its owner has approved, with `cvfl party --approve`."""
+
+
 class NetworkConfig(Section):
     """How roles on several machines reach each other, and how patient they are. Not part of the terms of a run."""
 
@@ -244,6 +251,10 @@ class NetworkConfig(Section):
     """Rounds between two checkpoints."""
     max_frame_mb: int = Field(default=256, ge=1, le=1024)
     """The largest frame that is accepted, in megabytes."""
+    metrics: str | None = None
+    """Where Prometheus reads figures of this role, such as `127.0.0.1:9100`; nowhere if not given."""
+    metrics_anywhere: bool = False
+    """Whether that may be an address that other machines reach: whoever reaches it can read the figures."""
     memory_mb: int = Field(default=256, ge=0)
     """Megabytes of memory for what a role knows of rows, as error feedback does; what is more is kept on disk."""
 

@@ -178,7 +178,7 @@ class ServerJob:
         self.folder = clean_folder(self.place, self.name)
         self._run = ServerRun(self.config, self.name, self.folder / "state", self._show, start=self.start)
         network = self.config.network
-        self.role, self.limits = self._run.role, (network.wait_limit, network.round_limit)
+        self.role, self.limits = self._run.end, (network.wait_limit, network.round_limit)
 
     def finish(self) -> None:
         """Write the run directory among the job's results, which the one who submitted it can download; and keep it."""
@@ -210,7 +210,7 @@ class PartyJob:
         self.folder, self._stack = clean_folder(self.place, self.name), ExitStack()
         state, identity = self.folder / "state", identity_of(self.place)
         self._run = PartyRun(self.config, self.place.site, state, self._stack, identity=identity, start=self.start)
-        self.role = self._run.role
+        self.role = self._run.end
 
     def finish(self) -> None:
         """Write the party's model and preparation at its site."""

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from cvfl.federation.agreement.labels import NamedLabels, ServerRows, TableLabel
 from cvfl.federation.agreement.terms import elsewhere, offer_of, read_facts, terms_from, terms_of
 from cvfl.federation.build import make_recipe
 from cvfl.federation.bundles import BundleMaker, write_bundles
+from cvfl.federation.consent import Consent, consent_of
 from cvfl.federation.divergence import Divergence
 from cvfl.federation.holder import account_of
 from cvfl.federation.keeping import PartyKeeper, ServerKeeper
@@ -37,22 +38,25 @@ from cvfl.privacy.relay import Holder
 from cvfl.protocol import Certificate, Measured, PartyMachine, Recipe
 from cvfl.protocol.learning.metrics import headline
 from cvfl.runs import directory as record
+from cvfl.runs.actions import ActionLog
 from cvfl.runs.analysis import Analysis, Columns, write_analysis, write_columns
 from cvfl.runs.bundle import Bundle
 from cvfl.runs.journal import Journal
 from cvfl.runs.progress import Progress
 from cvfl.runs.record import LabelAccount
 from cvfl.runs.summary import summarise
+from cvfl.runs.witness import Recorder
 from cvfl.runtime import RoundReport
 from cvfl.runtime.checkpoint import Checkpoints
-from cvfl.types import OnStep
+from cvfl.runtime.observed import ObservedParty, ObservedServer, Times
+from cvfl.types import SERVER, OnStep
 
 OnRound = Callable[[Progress], None]
 
 
 @dataclass
 class ServerRun:
-    """The server role and what it records; `role` goes to a carrier, `finish` writes the run directory."""
+    """The server role and what it records; `end` goes to a carrier, `finish` writes the run directory."""
 
     config: RunConfig
     name: str
@@ -62,6 +66,8 @@ class ServerRun:
     start: Start | None = None
     """The earlier run that all roles start from, if there is one."""
     role: ServerRole = field(init=False)
+    end: ObservedServer = field(init=False)
+    """The role, overheard."""
 
     def __post_init__(self) -> None:
         check_accountant(self.config.privacy.noise)
@@ -77,6 +83,7 @@ class ServerRun:
         Checkpoints(path / "checkpoints").drop_after(len(self._journal.lines))
         self._divergence: Divergence | None = None  # of a run that has begun, where the labels are
         self._began = time.perf_counter()
+        self._times: Times | None = None
         self.role = ServerRole(
             rows.names,
             terms,
@@ -87,10 +94,16 @@ class ServerRun:
             self._back,
             ServerKeeper(self.folder / ALIGNMENT, rows.names),
         )
+        self.log = ActionLog(self.folder)
+        self.log.append("started", role="server", **_facts(self.config, self.state))
+        self._recorder = Recorder(self.log, "server", rows.names)
+        self.end = ObservedServer(self.role, [self._recorder])
+        self._times = self.end.times
 
     def _record(self, report: RoundReport) -> None:
         assert self.role.rounds.server is not None
         plan, meter = self.role.rounds.server.plan, self.role.rounds.meter
+        report = replace(report, spent={SERVER: self.end.times.take()})
         with writing(self.state.path):
             self._journal.append(record.round_line(report, plan, meter, self.role.names))
         if self._divergence is None and (server := scorer(self.role.rounds.server)):
@@ -99,6 +112,8 @@ class ServerRun:
         self.on_round(Progress(report, plan.rounds, meter.total(), headline(plan.loss), note))
 
     def _back(self, t0: int) -> None:
+        if self._times:
+            self._times.take()  # of rounds that count no longer
         with writing(self.state.path):
             self._journal.back(t0)
 
@@ -165,17 +180,20 @@ class ServerRun:
 
         write_report([out], out / "report.html")
         directory.close(completed=True)
+        self._recorder.flush()
+        self.log.append("ended", run=self.role.run, rounds=summary["rounds"])
         self.state.remove()
         return RunResult(summary, history, models, out)
 
     def close(self) -> None:
         """Let another process use the state."""
         self.state.close()
+        self.log.close()
 
 
 @dataclass
 class PartyRun:
-    """The party role and what it holds; `role` goes to a carrier, `finish` writes its model."""
+    """The party role and what it holds; `end` goes to a carrier, `finish` writes its model."""
 
     config: RunConfig
     name: str
@@ -187,6 +205,8 @@ class PartyRun:
     start: Start | None = None
     """The earlier run that all roles start from, if there is one: with this party's bundle, unless it joins."""
     role: PartyRole = field(init=False)
+    end: ObservedParty = field(init=False)
+    """The role, overheard."""
     columns: Columns | None = None
     """What its columns bring, when it is over: known to this party alone."""
 
@@ -208,6 +228,17 @@ class PartyRun:
             kept_secret(self.state.folder / NOISE) if config.privacy.noise else None,
             PartyKeeper(self.folder / ALIGNMENT, self._rows.names, wanted=self._rows.wanted),
         )
+        self.log = ActionLog(self.folder)
+        self.log.append("started", role=name, **_facts(config, self.state))
+        self._recorder = Recorder(self.log, name, self._rows.names)
+        self.end = ObservedParty(self.role, [self._recorder])
+
+    @property
+    def consent(self) -> Consent:
+        """What the owner of this party agrees to by this run."""
+        columns = self._rows.table.features if isinstance(self._rows, TableRows) else ()
+        terms = self.role.terms | {f"own.{key}": value for key, value in _own(self.config, self.name).items()}
+        return consent_of(self.config, self.name, self._rows.names, columns, terms)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -247,6 +278,7 @@ class PartyRun:
         facts |= {"started_from": self.start.told.model_dump()} if self.start else {}
         if account := self.label_account:
             facts["label_privacy"] = account.model_dump(exclude_unset=True)
+        facts |= {"time": record.times(self.end.times.total, ("server", *self._rows.names)).model_dump()}
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
             for role, model in models.items():
@@ -262,6 +294,8 @@ class PartyRun:
         self.columns = own_columns(self.role.party, self._columns.get(self.name, ()))
         if self.columns:
             write_columns(self.columns, out)
+        self._recorder.flush()
+        self.log.append("ended", run=self.role.run, rounds=self.role.party.t0)
         self.state.remove()
 
     @property
@@ -302,6 +336,13 @@ class PartyRun:
     def close(self) -> None:
         """Let another process use the state."""
         self.state.close()
+        self.log.close()
+
+
+def _facts(config: RunConfig, state: State) -> dict[str, Any]:
+    """By which terms a role takes part: their hash, by which its state's folder is named, and that of a signed file."""
+    signed = {"signed": config.terms_sha256} if config.terms_sha256 else {}
+    return {"cvfl": record.versions()["cvfl"], "terms": state.path.name} | signed
 
 
 def _named(errors: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:

@@ -18,6 +18,7 @@ from cvfl.compress import Context, Masked, Packet, Plane
 from cvfl.compress.base import no_scalars, only_plane
 from cvfl.compress.masked import Symbols
 from cvfl.errors import DecodeError
+from cvfl.stopwatch import coding
 from cvfl.wire import Bytes, decode_packet, encode_packet
 
 
@@ -29,6 +30,7 @@ class Aggregate:
         self._lock = threading.Lock()
         self._decoded: tuple[int, bytes, Tensor] | None = None
 
+    @coding
     def add(self, packets: Mapping[int, Bytes], t0: int, shape: tuple[int, ...], dtype: torch.dtype) -> bytes:
         """The packet of the sum, from those of all parties; a packet of another form names its party."""
         total: Symbols = np.zeros(math.prod(shape) + self._masked.checks, dtype=np.uint16)
@@ -48,6 +50,7 @@ class Aggregate:
             )
         )
 
+    @coding
     def decode(self, data: Bytes, t0: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """The sum of the embeddings from its packet; callers must not change it."""
         same = bytes(data)

@@ -24,6 +24,7 @@ from cvfl.report.results import BYTES, Comparison, headline, results_section
 from cvfl.report.series import POINTS, Series, spread, to_series
 from cvfl.report.svg import Drawn
 from cvfl.report.table import Row, Table, Text
+from cvfl.report.times import is_timed, times_section
 from cvfl.runs.read import read_run
 from cvfl.runs.record import Run, Sent
 
@@ -62,6 +63,8 @@ def _page(series: tuple[Series, ...], title: str | None, study: StudyPart | None
         sections.append(noise_section(series))
     if any(one.first.label_privacy for one in series):
         sections.append(labels_section(series))
+    if is_timed(series):
+        sections.append(times_section(series))
     if any(one.first.audit for one in series):
         sections.append(_leakage(series))
     sections.append(_details(series))

@@ -50,7 +50,7 @@ def compact(source: Path, target: Path, metric: str) -> None:
 def _public(config: Mapping[str, Any]) -> dict[str, Any]:
     """Without where files and servers are."""
     data = {key: value for key, value in config["data"].items() if key != "path"}
-    return {key: value for key, value in config.items() if key != "network"} | {"data": data}
+    return {key: value for key, value in config.items() if key not in ("network", "consent")} | {"data": data}
 
 
 def _kept(lines: Sequence[dict[str, Any]], metric: str) -> Iterator[dict[str, Any]]:

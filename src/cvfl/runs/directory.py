@@ -34,8 +34,9 @@ from cvfl.privacy import Aligned
 from cvfl.protocol import Certificate, Measured, Plan
 from cvfl.runs.analysis import Analysis, write_analysis
 from cvfl.runs.journal import Journal, write_whole
-from cvfl.runs.record import Certified, CompressionError, Round, Sent, StartedFrom
+from cvfl.runs.record import Certified, CompressionError, Round, Sent, StartedFrom, Times
 from cvfl.runtime import Meter, RoundReport, Traffic
+from cvfl.runtime.observed import Spent
 
 PARTS = ("train", "validation", "test")
 """The kinds of rows that an evaluation has metrics of."""
@@ -135,7 +136,7 @@ def differing(path: Path, config: RunConfig) -> str | None:
     except (OSError, ValueError):
         return None  # it was stopped before it was written
     values = config.model_dump(mode="json")
-    keys = sorted((values.keys() | known.keys()) - {"network"})
+    keys = sorted((values.keys() | known.keys()) - {"network", "consent"})
     return next((key for key in keys if values.get(key) != known.get(key)), None)
 
 
@@ -161,6 +162,12 @@ def error(found: Measured) -> CompressionError:
 def certified(found: Certificate) -> Certified:
     """A certificate as the files spell it."""
     return Certified(cosine=found.cosine, ratio=found.ratio, ease=found.ease)
+
+
+def times(spent: Spent, roles: Sequence[str]) -> Times:
+    """Where a role's time went, to the microsecond, by the names of those that it waited for."""
+    wait = {roles[m]: round(seconds, 6) for m, seconds in sorted(spent.wait.items())}
+    return Times(compute=round(spent.compute, 6), codec=round(spent.codec, 6), wait=wait)
 
 
 def sent_by_party(counted: Mapping[int, Traffic], names: Sequence[str]) -> dict[str, Sent]:
@@ -212,6 +219,7 @@ def round_line(report: RoundReport, plan: Plan, meter: Meter, names: tuple[str, 
         **scores,
         compression_error={roles[m]: error(found) for m, found in sorted(report.measured.items())},
         certificate={roles[m]: certified(found) for m, found in sorted(report.certified.items())},
+        time={roles[m]: times(spent, roles) for m, spent in sorted(report.spent.items())},
     ).model_dump(by_alias=True, exclude_defaults=True)
 
 

@@ -171,6 +171,14 @@ class StartedFrom(Record):
     path: str
 
 
+class Times(Record):
+    """Seconds of a role: its own work, coding of messages, and waiting, by those that it waited for."""
+
+    compute: Number
+    codec: Number
+    wait: dict[str, Number] = {}
+
+
 class Round(Record):
     """One line of metrics.jsonl; bytes are those of all rounds up to this one.
 
@@ -189,6 +197,8 @@ class Round(Record):
     test: Metrics = {}
     errors: Annotated[dict[str, CompressionError], _EMPTY] = Field(default={}, alias="compression_error")
     certificates: Annotated[dict[str, Certified], _EMPTY] = Field(default={}, alias="certificate")
+    time: dict[str, Times] = {}
+    """Where the time of this round went, of the roles whose clock is there."""
     aside: bool = False
 
 

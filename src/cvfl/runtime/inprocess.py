@@ -14,14 +14,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, TypeVar
 
 import torch
 
 from cvfl.protocol import Certificate, Evaluated, Measured, PartyMachine, ServerMachine
 from cvfl.runtime.meter import Meter
+from cvfl.runtime.observed import Spent
+from cvfl.stopwatch import coded
 from cvfl.types import SERVER, Direction
 from cvfl.wire import Message, decode, encode
 from cvfl.wire.frame import round_of
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,8 @@ class RoundReport:
     evaluation: Evaluated | None = None
     measured: dict[int, Measured] = field(default_factory=dict)
     certified: dict[int, Certificate] = field(default_factory=dict)
+    spent: dict[int, Spent] = field(default_factory=dict)
+    """Where the time went, of the roles whose clock is here."""
 
 
 def rounds(
@@ -56,21 +63,35 @@ def rounds(
         replies = _deliver(server, [_sent(meter, party, party.start()) for party in parties])
         while replies:
             began, t0 = time.perf_counter(), server.t0
+            spent = {m: Spent() for m in range(1 + len(parties))}
+            deliver = partial(_timed, spent[SERVER], _deliver, server)
             measured = _measured(server, parties)
             crew.begin()
             later: list[list[bytes]] = []
-            train = server.train
+            train: Callable[[], None] = partial(_timed, spent[SERVER], server.train)
             while replies:
                 down = _sent_down(meter, replies)
-                up = crew.run(train, [partial(_answer, meter, parties[m - 1], down[m]) for m in sorted(down)])
+                up = crew.run(
+                    train,
+                    [partial(_timed, spent[m], _answer, meter, parties[m - 1], down[m]) for m in sorted(down)],
+                )
                 later += [[frame for frame in frames if round_of(frame) > t0] for frames in up]
-                replies = _deliver(server, [[frame for frame in frames if round_of(frame) == t0] for frames in up])
+                replies = deliver([[frame for frame in frames if round_of(frame) == t0] for frames in up])
                 train = _nothing
             loss, certified = server.loss, _certified(server, parties)
             on_settled()
-            replies = _deliver(server, later)
+            replies = deliver(later)
             evaluated = server.evaluation if server.evaluation and server.evaluation.t0 == t0 else None
-            yield RoundReport(t0, loss, time.perf_counter() - began, evaluated, measured, certified)
+            yield RoundReport(t0, loss, time.perf_counter() - began, evaluated, measured, certified, spent)
+
+
+def _timed(spent: Spent, work: Callable[..., T], *arguments: Any) -> T:
+    """Do a role's work, in whatever thread, and add up how long it took."""
+    began, before = time.perf_counter(), coded()
+    result = work(*arguments)
+    codec = coded() - before
+    spent.add(Spent(time.perf_counter() - began - codec, codec))
+    return result
 
 
 def _answer(meter: Meter, party: PartyMachine, frames: Sequence[bytes]) -> list[bytes]:

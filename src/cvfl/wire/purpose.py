@@ -50,6 +50,24 @@ PURPOSES = {
     TARGETS: Purpose.SETUP,
 }
 """Of every kind but that of a passed message, which is for what the sealed one inside is for."""
+NAMES = {
+    EMBEDDING: "Embedding",
+    BROADCAST: "Broadcast",
+    GRADIENT: "Gradient",
+    SLOPED: "Gradient",
+    FOLDED: "Folded",
+    REPORT: "Report",
+    PASSED: "Passed",
+    EVALUATION: "Evaluation",
+    STOP: "Stop",
+    PREDICTION: "Prediction",
+    SERVING: "Serving",
+    BLINDED: "Blinded",
+    MATCHED: "Matched",
+    CONTROL: "Control",
+    TARGETS: "Targets",
+}
+"""What messages of each kind are called, for people."""
 
 
 def purpose_of(frame: Bytes) -> Purpose:

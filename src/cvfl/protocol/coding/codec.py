@@ -24,6 +24,7 @@ from cvfl.compress.base import ends
 from cvfl.compress.basis import within
 from cvfl.errors import CompressError, DecodeError
 from cvfl.memory import Memory, Values
+from cvfl.stopwatch import coding
 from cvfl.theory import ErrorBound
 from cvfl.wire import Bytes, decode_packet, encode_packet
 
@@ -105,6 +106,7 @@ class Codec:
             self._now = self._of(Context(self._now.seed, t0, self._now.m, self._now.part))
         return self._now
 
+    @coding
     def encode(self, h: Tensor, t0: int) -> bytes:
         """Packet bytes of a tensor; a tensor that cannot be sent names its party."""
         with self._lock:
@@ -119,6 +121,7 @@ class Codec:
             self._open = (t0, data, tuple(h.shape), h.dtype)
         return data
 
+    @coding
     def decode(self, data: Bytes, t0: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """The tensor that every receiver of this packet uses; callers must not change it."""
         with self._lock:

@@ -23,7 +23,10 @@ from cvfl.errors import ConfigError, writing
 
 SERVER_NAME = "server"
 RESERVED = (SERVER_NAME, "ca")
-_PEM = serialization.Encoding.PEM
+PEM = serialization.Encoding.PEM
+Names = Mapping[str, list[x509.GeneralName]]
+"""What each role is known as: a party by its name, the server by its hosts."""
+Authority = tuple[x509.Certificate, ec.EllipticCurvePrivateKey]
 
 
 def make_certificates(
@@ -33,17 +36,21 @@ def make_certificates(
 
     What is there already is replaced with `force` alone, which is how certificates are renewed.
     """
+    names = named(hosts, parties)
+    with writing(folder):
+        _check_free(folder, list(names), force)
+        return _written(folder, names, days)
+
+
+def named(hosts: Sequence[str], parties: Sequence[str]) -> Names:
+    """The roles that certificates are for, the server first if it has hosts; refuses names that none can have."""
     for name in parties:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", name) or name in RESERVED:
             raise ConfigError(f"{name!r} is no name for a party: letters, digits, - and _, and neither server nor ca")
     if len(set(parties)) != len(parties):
         raise ConfigError("every role needs a name of its own")
-    names = {name: [_general(name)] for name in parties}
-    if hosts:
-        names = {SERVER_NAME: [_general(host) for host in hosts]} | names
-    with writing(folder):
-        _check_free(folder, list(names), force)
-        return _written(folder, names, days)
+    server = {SERVER_NAME: [_general(host) for host in hosts]} if hosts else {}
+    return server | {name: [_general(name)] for name in parties}
 
 
 def _check_free(folder: Path, names: Sequence[str], force: bool) -> None:
@@ -51,6 +58,11 @@ def _check_free(folder: Path, names: Sequence[str], force: bool) -> None:
     for name in names:
         if not force and ((folder / f"{name}.crt").exists() or (folder / f"{name}.key").exists()):
             raise ConfigError(f"{folder / name}.crt or its key is there already; --force replaces both")
+    check_authority(folder, force)
+
+
+def check_authority(folder: Path, force: bool) -> None:
+    """Refuse to make a new authority where half of one is."""
     there = [(folder / f"ca.{end}").exists() for end in ("crt", "key")]
     if any(there) and not all(there) and not force:
         missing = "ca.crt" if there[1] else "ca.key"
@@ -60,27 +72,43 @@ def _check_free(folder: Path, names: Sequence[str], force: bool) -> None:
         )
 
 
-def _written(folder: Path, names: Mapping[str, list[x509.GeneralName]], days: int) -> list[Path]:
+def _written(folder: Path, names: Names, days: int) -> list[Path]:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    authority, key = _authority(folder, days)
+    authority = authority_of(folder, days)
     written = []
     for name, known_as in names.items():
         own = ec.generate_private_key(ec.SECP256R1())
-        usage = ExtendedKeyUsageOID.SERVER_AUTH if name == SERVER_NAME else ExtendedKeyUsageOID.CLIENT_AUTH
-        signed = (
-            _builder(name, days)
-            .issuer_name(authority.subject)
-            .public_key(own.public_key())
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName(known_as), critical=False)
-            .add_extension(x509.ExtendedKeyUsage([usage]), critical=True)
-            .sign(key, hashes.SHA256())
-        )
-        written += [_write(folder / f"{name}.crt", signed.public_bytes(_PEM)), _write_key(folder / f"{name}.key", own)]
+        written.append(write_certificate(folder, name, known_as, own.public_key(), days, authority))
+        write_key(folder / f"{name}.key", own)
+        written.append(folder / f"{name}.key")
     return written
 
 
-def _authority(folder: Path, days: int) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def write_certificate(
+    folder: Path,
+    name: str,
+    known_as: Sequence[x509.GeneralName],
+    key: ec.EllipticCurvePublicKey,
+    days: int,
+    authority: Authority,
+) -> Path:
+    """Sign a role's public key: the server may be a server, a party may connect, and neither may sign others."""
+    certificate, own = authority
+    usage = ExtendedKeyUsageOID.SERVER_AUTH if name == SERVER_NAME else ExtendedKeyUsageOID.CLIENT_AUTH
+    signed = (
+        _builder(name, days)
+        .issuer_name(certificate.subject)
+        .public_key(key)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(known_as), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([usage]), critical=True)
+        .sign(own, hashes.SHA256())
+    )
+    return write_file(folder / f"{name}.crt", signed.public_bytes(PEM))
+
+
+def authority_of(folder: Path, days: int) -> Authority:
+    """The authority in a folder; made if there is none."""
     if (folder / "ca.crt").exists() and (folder / "ca.key").exists():
         try:
             key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
@@ -89,7 +117,10 @@ def _authority(folder: Path, days: int) -> tuple[x509.Certificate, ec.EllipticCu
             raise ConfigError(f"{folder}/ca.crt or ca.key cannot be read: {error}") from None
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise ConfigError(f"{folder}/ca.key is of another kind than this command makes")
+        if found.public_key() != key.public_key():
+            raise ConfigError(f"{folder}/ca.crt and ca.key do not belong together; bring back those that do")
         return found, key
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP256R1())
     builder = _builder("cvfl federation", 10 * days)
     usage = {"key_cert_sign": True, "crl_sign": True}
@@ -100,8 +131,8 @@ def _authority(folder: Path, days: int) -> tuple[x509.Certificate, ec.EllipticCu
         .add_extension(_key_usage(**usage), critical=True)
         .sign(key, hashes.SHA256())
     )
-    _write(folder / "ca.crt", certificate.public_bytes(_PEM))
-    _write_key(folder / "ca.key", key)
+    write_file(folder / "ca.crt", certificate.public_bytes(PEM))
+    write_key(folder / "ca.key", key)
     return certificate, key
 
 
@@ -140,15 +171,27 @@ def _general(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _write(path: Path, content: bytes) -> Path:
+def write_file(path: Path, content: bytes) -> Path:
+    """Write a file that others may read."""
     path.write_bytes(content)
     return path
 
 
-def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> Path:
-    """A key that nobody else can read, not even for a moment."""
-    content = key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+def write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> ec.EllipticCurvePrivateKey:
+    """Write a key that nobody else can read, not even for a moment."""
+    content = key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
-    return path
+    return key
+
+
+def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """A key that this command has made."""
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), None)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigError(f"{path} is of another kind than this command makes")
+    return key

@@ -1,0 +1,40 @@
+"""The question to the owner of a party: does it take part by these terms?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from cvfl.errors import ConfigError, plain
+from cvfl.federation.consent import Approved, Consent, approval, approve, check_consent
+from cvfl.federation.roles import PartyRun
+
+
+def agree(run: PartyRun, file: Path, required: bool, ask: bool, console: Console) -> None:
+    """Go on only by terms that the owner has approved, where that is asked for, was done before, or must be."""
+    consent = run.consent
+    if ask:
+        approved = approval(file, run.name)
+        if approved is None or consent.changed(approved):
+            _ask(run.name, consent, approved, console)
+            approve(file, run.name, consent)
+    if check_consent(file, run.name, consent, required):
+        run.log.append("approved", consent=consent.sha256)
+
+
+def _ask(name: str, consent: Consent, approved: Approved | None, console: Console) -> None:
+    """Show the terms, with a star at what is not as it was approved; anything but a yes ends it."""
+    console.print(f"Terms of this run, for the owner of {name}:\n", markup=False)
+    for key, value in consent.shown.items():
+        mark = "* " if approved and approved.shown.get(key) != value else "  "
+        console.print(Text.assemble(mark, (key, "bold"), ": ", plain(value)))
+    console.print(f"\nSHA-256 {consent.sha256}", markup=False)
+    if approved:
+        console.print(f"\nnot as approved on {approved.approved[:10]}: {consent.changed(approved)}", markup=False)
+    try:
+        typer.confirm(f"Does {name} take part by these terms?", abort=True)
+    except typer.Abort:
+        raise ConfigError(f"{name}: its owner has not approved the terms; nothing was sent") from None

@@ -1,0 +1,1 @@
+"""`cvfl doctor`: whether a role has what it needs, before a run finds out."""

@@ -1,0 +1,191 @@
+"""What the owner of a party agrees to: the terms of a run in plain words, and the file that says they were approved.
+
+    approved.toml   [party.bank]         the hash of what was approved, and when
+                    [party.bank.shown]   what was shown
+                    [party.bank.terms]   every term, as roles compare them, and what the party decides alone
+
+A run goes on without asking as long as nothing of it has changed; else it stops, and says what has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+
+from cvfl.config.files import read_toml
+from cvfl.config.schema import RunConfig
+from cvfl.errors import ConfigError, plain, writing
+from cvfl.privacy.account import epsilon
+from cvfl.privacy.seen import MODES, mode_of, plainly
+from cvfl.types import Section
+
+FILE = "approved.toml"
+_MOST_COLUMNS = 40
+
+
+class Approved(Section):
+    """What the owner of a party has approved."""
+
+    sha256: str
+    approved: str
+    shown: dict[str, str]
+    terms: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Consent:
+    """What is to be approved: in plain words for people, and every term for the hash."""
+
+    shown: Mapping[str, str]
+    terms: Mapping[str, str]
+
+    @property
+    def sha256(self) -> str:
+        """What names all of it."""
+        return hashlib.sha256(json.dumps([dict(self.shown), dict(self.terms)], sort_keys=True).encode()).hexdigest()
+
+    def changed(self, approved: Approved) -> str | None:
+        """The first thing that is not as it was approved, in one line; plain words before terms."""
+        for now, then in ((self.shown, approved.shown), (self.terms, approved.terms)):
+            for key in (*now, *(key for key in then if key not in now)):
+                if now.get(key) != then.get(key):
+                    return f"{key}: was {_short(then.get(key))}, is {_short(now.get(key))}"
+        return None if approved.sha256 == self.sha256 else "the file itself was changed"
+
+
+def consent_of(
+    config: RunConfig, name: str, names: Sequence[str], columns: Sequence[str], terms: Mapping[str, Any]
+) -> Consent:
+    """What party `name` agrees to by taking part; `terms` are all that it holds others and itself to."""
+    shown = {
+        "who takes part": f"the server, and {', '.join(names)}",
+        "length": _length(config),
+        "your columns": _columns(config, columns),
+        "your label": _label(config, name),
+        "what leaves you": _leaves(config, name),
+        **_seen(config, name, len(names)),
+        "noise": _noise(config, len(names)),
+        "not protected": "an embedding is computed from your columns and says something of them; `cvfl audit` "
+        "measures how much",
+    }
+    return Consent(shown, {key: json.dumps(value, sort_keys=True) for key, value in sorted(terms.items())})
+
+
+def approval(path: Path, name: str) -> Approved | None:
+    """What was approved for a party, if anything was."""
+    if not path.exists():
+        return None
+    sections = read_toml(path).get("party", {})
+    if not isinstance(sections, dict) or name not in sections:
+        return None
+    try:
+        return Approved.model_validate(sections[name])
+    except ValueError:
+        raise ConfigError(f"{path}: [party.{name}] is damaged; approve anew with --approve") from None
+
+
+def approve(path: Path, name: str, consent: Consent) -> None:
+    """Write that the owner has approved this; those of other parties in the file stay."""
+    document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
+    if not document:
+        document.add(tomlkit.comment("What owners of parties have approved; `cvfl party --approve` writes it."))
+    now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    section = Approved(sha256=consent.sha256, approved=now, shown=dict(consent.shown), terms=dict(consent.terms))
+    document.setdefault("party", tomlkit.table())[name] = section.model_dump()
+    partial = path.with_name(f".{path.name}.partial")
+    with writing(path):
+        partial.unlink(missing_ok=True)
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(tomlkit.dumps(document))
+        partial.replace(path)
+
+
+def check_consent(path: Path, name: str, consent: Consent, required: bool) -> bool:
+    """Whether this was approved; refuses a run that was not and has to be, or that is not what was approved."""
+    approved = approval(path, name)
+    if approved is None:
+        if required:
+            raise ConfigError(
+                f"{name}: nobody has approved the terms of this run, which consent.required asks for; see them with "
+                "--approve"
+            )
+        return False
+    if changed := consent.changed(approved):
+        raise ConfigError(f"{name}: not as approved on {approved.approved[:10]}: {changed}; see it all with --approve")
+    return True
+
+
+def _length(config: RunConfig) -> str:
+    length = f"{config.epochs} times through the rows" if config.epochs else f"{config.rounds} rounds"
+    return f"at most {length}, {config.batch_size} rows at a time, {config.local_iterations} local steps each"
+
+
+def _columns(config: RunConfig, columns: Sequence[str]) -> str:
+    if not columns:
+        return f"its share of the columns of {config.data.name}"
+    more = f", and {len(columns) - _MOST_COLUMNS} more" if len(columns) > _MOST_COLUMNS else ""
+    digest = hashlib.sha256(json.dumps(list(columns)).encode()).hexdigest()[:8] if more else ""
+    return f"{len(columns)}: {', '.join(columns[:_MOST_COLUMNS])}{more}{f' ({digest})' if digest else ''}"
+
+
+def _label(config: RunConfig, name: str) -> str:
+    """Who gets labels that are this party's."""
+    section = config.party.get(name)
+    label = section.label if section else None
+    if label is None:
+        return "none; another role has it"
+    if config.privacy.private_labels:
+        return f"{label}: it stays here; gradients that others get tell of it"
+    if config.privacy.label_epsilon is not None:
+        return f"{label}: randomised with epsilon {config.privacy.label_epsilon:g}; the others get no more of it"
+    others = "and the others those of training rows" if config.algorithm == 1 else "and nobody else"
+    return f"{label}: the server gets all, {others}"
+
+
+def _leaves(config: RunConfig, name: str) -> str:
+    clipped = f", each of a norm of at most {config.privacy.clip:g}" if config.privacy.clip else ""
+    return f"{config.model_of(name).width} numbers a row, coded by {config.compressor_of(name)}{clipped}; never columns"
+
+
+def _seen(config: RunConfig, name: str, M: int) -> dict[str, str]:
+    """Who sees what of this party, from the table of the threat model."""
+    privacy = config.privacy
+    sums = privacy.secure or config.folding is True
+    labels = privacy.labels if privacy.label_epsilon is None else "told"
+    seen = MODES[mode_of(privacy.secure, labels, sums)]
+    shown = {"the server sees": "; ".join(plainly(one, privacy.secure) for one in seen.server)}
+    if privacy.relayed and name != privacy.labels:
+        shown[f"{privacy.labels} sees"] = "; ".join(plainly(one, privacy.secure) for one in MODES["secure"].server)
+    if privacy.relayed:
+        others = "nothing of yours" if name != privacy.labels else plainly("Gradient", privacy.secure)
+    else:
+        others = "; ".join(plainly(one, privacy.secure) for one in seen.party)
+    if seen.party == ("Broadcast",) and config.folding is None:
+        others += ", or only the sum of all others', where the server's model starts with one"
+    return shown | {"every other party sees": others if M > 1 else "nothing: there is none"}
+
+
+def _noise(config: RunConfig, M: int) -> str:
+    privacy = config.privacy
+    if privacy.noise is None:
+        return "none: nothing is guaranteed about what embeddings tell"
+    times = (config.epochs or config.rounds or 0) + 1
+    each = f"noise of {privacy.noise:g} times the norm, delta {privacy.delta:g}"
+    try:
+        spent = f"{epsilon(privacy.noise, times, privacy.delta):.3g}"
+    except ImportError:
+        return f"{each}; the report says what epsilon it comes to"
+    unit = "epochs" if config.epochs else "rounds, if a row is in each"
+    return f"{each}: for a training row at most epsilon {spent}, at one party and after all {unit}"
+
+
+def _short(value: str | None) -> str:
+    return "not there" if value is None else plain(value, 120)

@@ -1,0 +1,120 @@
+"""What a role did, line by line, in a file to which lines are only ever added, each with the SHA-256 of the one before.
+
+STATE/actions.jsonl     {"n": 4, "time": "...", "before": "9f3c...", "event": "round", ...}
+
+Who changes, removes or puts in a line breaks the chain from there on. Who removes lines at the end does not: the last
+hash, noted elsewhere, tells. A line that a crash has torn is dropped when the file is opened again, and a line says so.
+Nothing here is of columns, ids or labels: names of roles, kinds of messages, numbers of bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cvfl.errors import ConfigError, DataError, writing
+
+NAME = "actions.jsonl"
+NOTHING = "0" * 64
+"""What the first line has in place of a hash."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """The end of a log: how many lines it has, and the SHA-256 of the last one."""
+
+    lines: int = 0
+    sha256: str = NOTHING
+
+
+class ActionLog:
+    """A log that one process adds lines to: the one that holds the lock of the role's state."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / NAME
+        with writing(self.path):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self.close = weakref.finalize(self, os.close, self._file)
+        """Add nothing more."""
+        self.head, torn = _taken_up(self.path, self._file)
+        if torn:
+            self.append("torn", bytes=torn)
+
+    def append(self, event: str, **values: Any) -> None:
+        """Add a line."""
+        line = {"n": self.head.lines, "time": _now(), "before": self.head.sha256, "event": event} | values
+        text = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        with writing(self.path):
+            left = memoryview(text)
+            while left:
+                left = left[os.write(self._file, left) :]
+        self.head = Head(self.head.lines + 1, hashlib.sha256(text).hexdigest())
+
+
+def read_actions(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a log, whose chain is checked on the way; a torn last line is passed over."""
+    with writing(path, "read"):
+        for line, _ in _checked(path, path.read_bytes()):
+            yield line
+
+
+def verified(path: Path) -> Head:
+    """The end of a log whose chain is whole; refuses one that was changed, by the number of its line."""
+    with writing(path, "read"):
+        checked = [found for _, found in _checked(path, path.read_bytes())]
+    return checked[-1] if checked else Head()
+
+
+def log_in(place: Path) -> Path:
+    """The log of a role: the file, or that in the folder of its state."""
+    path = place / NAME if place.is_dir() else place
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file; give the folder of a role's state, such as state/CONFIG/ROLE")
+    return path
+
+
+def _checked(path: Path, content: bytes) -> Iterator[tuple[dict[str, Any], Head]]:
+    head = Head()
+    for text in content.splitlines(keepends=True):
+        if not text.endswith(b"\n"):
+            return  # torn
+        line = _parsed(text)
+        where = f"{path}, line {head.lines + 1}"
+        if line is None:
+            raise DataError(f"{where}: is no line of a log; it was changed, or damaged")
+        if (line.get("n"), line.get("before")) != (head.lines, head.sha256):
+            raise DataError(f"{where}: does not follow from the one before; one of them was changed, removed or put in")
+        head = Head(head.lines + 1, hashlib.sha256(text).hexdigest())
+        yield line, head
+
+
+def _parsed(text: bytes) -> dict[str, Any] | None:
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return line if isinstance(line, dict) else None
+
+
+def _taken_up(path: Path, file: int) -> tuple[Head, int]:
+    """The end of the log as it is, and how many bytes of a torn line were dropped."""
+    with writing(path):
+        size = os.fstat(file).st_size
+        content = os.pread(file, size, 0)
+        whole = content.rfind(b"\n") + 1
+        if whole < size:
+            os.ftruncate(file, whole)
+    lines = content[:whole].splitlines(keepends=True)
+    return (Head(len(lines), hashlib.sha256(lines[-1]).hexdigest()) if lines else Head()), size - whole
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

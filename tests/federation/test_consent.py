@@ -1,0 +1,205 @@
+"""Consent: the owner of a party sees who will see what, and nothing goes on that they have not approved."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from conformance.cases import SERVER, settings, write_config
+from conformance.outcome import in_process, same
+from conformance.threads import Threads, threads
+from cvfl.cli import app
+from cvfl.config.files import parse_config
+from cvfl.config.schema import RunConfig
+from cvfl.errors import ConfigError
+from cvfl.federation.agreement.terms import terms_of
+from cvfl.federation.consent import FILE, Consent, approval, approve, check_consent, consent_of
+from cvfl.privacy.seen import MODES
+from cvfl.runs.actions import NAME, read_actions
+
+CONFIG = settings(rounds=3)
+NAMES = ("hospital", "bank", "shop")
+
+
+def consent(columns: tuple[str, ...] = ("income", "age"), name: str = "bank", **changes: Any) -> Consent:
+    config = settings(**changes)
+    return consent_of(config, name, NAMES, columns, terms_of(config))
+
+
+def party(folder: Path, address: str, *more: str, answer: str = "") -> Result:
+    certificates = f"network.certificates={folder / 'certs'}"
+    sets = ("--set", f"network.address={address}", "--set", certificates, "--set", "network.wait_limit=5")
+    places = ("--out", str(folder / "models"), "--state", str(folder / "state" / "bank"))
+    command = ["party", str(folder / "fed.toml"), "--name", "bank", *sets, *places, "--log-json", *more]
+    return CliRunner().invoke(app, command, input=answer)
+
+
+def others(federation: Threads) -> None:
+    federation.start(SERVER)
+    federation.start("hospital")
+
+
+def test_a_no_sends_nothing_and_a_yes_ends_in_the_same_bits(tmp_path: Path) -> None:
+    write_config(tmp_path / "fed.toml", CONFIG)
+    with threads(CONFIG, tmp_path) as federation:
+        others(federation)
+        for answer in ("n\n", "\n", ""):
+            refused = party(tmp_path, federation.address, "--approve", answer=answer)
+            assert refused.exit_code == 2
+            assert "error: bank: its owner has not approved the terms; nothing was sent" in refused.output
+        assert not (tmp_path / FILE).exists()
+        assert all(line["event"] == "started" for line in read_actions(tmp_path / "state" / "bank" / NAME))
+        taken = party(tmp_path, federation.address, "--approve", answer="y\n")
+        assert taken.exit_code == 0, taken.output
+        assert "the server sees: your embedding of every training row" in " ".join(taken.output.split())
+        same(federation.outcome(), in_process(CONFIG))
+    kept = tomllib.loads((tmp_path / FILE).read_text())["party"]["bank"]
+    assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
+    (line,) = [line for line in read_actions(tmp_path / "state" / "bank" / NAME) if line["event"] == "approved"]
+    assert line["consent"] == kept["sha256"]
+
+
+def test_what_was_approved_goes_on_unasked_and_what_has_changed_does_not(tmp_path: Path) -> None:
+    path = write_config(tmp_path / "fed.toml", CONFIG)
+    with threads(CONFIG, tmp_path) as federation:
+        needed = party(tmp_path, federation.address, "--set", "consent.required=true")
+        assert "nobody has approved the terms of this run, which consent.required asks for" in needed.output
+        others(federation)
+        assert party(tmp_path, federation.address, "--approve", answer="y\n").exit_code == 0
+        federation.join()
+    write_config(path, settings(rounds=4))
+    stopped = party(tmp_path, "127.0.0.1:1")
+    assert stopped.exit_code == 2
+    (line,) = [line for line in stopped.output.splitlines() if line.startswith("error: ")]
+    assert "length: was at most 3 rounds" in line
+    assert "is at most 4 rounds" in line
+    again = party(tmp_path, "127.0.0.1:1", "--approve", answer="n\n")
+    assert "* length: at most 4 rounds" in " ".join(again.output.split())
+    write_config(path, CONFIG)
+    with threads(CONFIG, tmp_path / "again") as federation:
+        (tmp_path / "certs").rename(tmp_path / "old")
+        (tmp_path / "again" / "certs").rename(tmp_path / "certs")
+        federation.certs = tmp_path / "certs"
+        others(federation)
+        unasked = party(tmp_path, federation.address, "--set", "consent.required=true", "--approve")
+        assert unasked.exit_code == 0, unasked.output
+        assert "take part by these terms" not in unasked.output
+        federation.join()
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"rounds": 9}, "length: was at most 6 rounds"),
+        ({"columns": ("income", "age", "debts")}, "your columns: was 2: income, age, is 3: income, age, debts"),
+        ({"privacy": {"labels": "server"}}, "every other party sees: was"),
+        ({"compressor": "identity"}, "what leaves you: was"),
+        ({"evaluate_every": 1}, "evaluate_every: was 2, is 1"),
+        ({"seed": 4}, "seed: was 3, is 4"),
+    ],
+)
+def test_every_change_is_named(changes: dict[str, Any], line: str, tmp_path: Path) -> None:
+    path = tmp_path / FILE
+    approve(path, "bank", consent())
+    assert check_consent(path, "bank", consent(), required=True)
+    with pytest.raises(ConfigError) as caught:
+        check_consent(path, "bank", consent(**changes), required=False)
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_one_file_for_the_parties_of_a_machine(tmp_path: Path) -> None:
+    path = tmp_path / FILE
+    approve(path, "bank", consent())
+    approve(path, "shop", consent(name="shop"))
+    approve(path, "bank", consent(rounds=9))
+    assert check_consent(path, "shop", consent(name="shop"), required=True)
+    assert check_consent(path, "bank", consent(rounds=9), required=True)
+    assert not check_consent(path, "hospital", consent(), required=False)
+    assert path.read_text().startswith("# What owners of parties have approved")
+
+
+def test_a_file_that_was_edited(tmp_path: Path) -> None:
+    path = tmp_path / FILE
+    approve(path, "bank", consent())
+    kept = path.read_text()
+    path.write_text(kept.replace(consent().sha256, "0" * 64))
+    with pytest.raises(ConfigError, match="the file itself was changed"):
+        check_consent(path, "bank", consent(), required=False)
+    path.write_text(kept.replace("sha256", "sha255"))
+    with pytest.raises(ConfigError, match=r"approved.toml: \[party.bank\] is damaged; approve anew with --approve"):
+        approval(path, "bank")
+    path.write_text("[")
+    with pytest.raises(ConfigError, match=r"approved\.toml: "):
+        approval(path, "bank")
+
+
+SHOWN: dict[str, tuple[dict[str, Any], str, dict[str, str]]] = {
+    "open": ({}, "shop", {"the server sees": "your embedding of every training row", "noise": "none"}),
+    "secure": (
+        {"privacy": {"aggregation": "secure"}, "server_model": {"name": "sum"}, "compressor": "auto"},
+        "shop",
+        {"the server sees": "not yours alone", "every other party sees": "the same sum"},
+    ),
+    "relayed": (
+        {"privacy": {"labels": "bank"}},
+        "shop",
+        {
+            "the server sees": "only sizes and times",
+            "bank sees": "your embedding of every training row",
+            "every other party sees": "nothing of yours",
+        },
+    ),
+    "holder": ({"privacy": {"labels": "bank"}}, "bank", {"every other party sees": "how the loss changes"}),
+    "noise": ({"privacy": {"clip": 1, "noise": 4}, "compressor": "identity"}, "shop", {"noise": "at most epsilon"}),
+}
+
+
+@pytest.mark.parametrize("mode", SHOWN)
+def test_owners_are_shown_what_their_mode_shows(mode: str) -> None:
+    changes, name, lines = SHOWN[mode]
+    shown = consent(name=name, **changes).shown
+    for key, said in lines.items():
+        assert said in shown[key]
+
+
+def with_label(**changes: Any) -> RunConfig:
+    values = {"rounds": 1, "step_size": {"eta": 0.1}, "party": {"bank": {"table": "b.csv", "label": "y"}, "shop": {}}}
+    return parse_config({"data": {"id": "ID"}} | values | changes)
+
+
+def test_where_labels_go() -> None:
+    for changes, said in (
+        ({}, "y: the server gets all, and the others those of training rows"),
+        ({"algorithm": 2}, "y: the server gets all, and nobody else"),
+        ({"privacy": {"labels": "bank"}}, "y: it stays here; gradients"),
+    ):
+        config = with_label(**changes)
+        assert said in consent_of(config, "bank", NAMES, ("a",), terms_of(config)).shown["your label"]
+        assert "another role" in consent_of(config, "shop", NAMES, ("a",), terms_of(config)).shown["your label"]
+
+
+def test_consent_is_no_term() -> None:
+    assert terms_of(settings(consent={"required": True})) == terms_of(settings())
+
+
+def test_every_mode_can_be_said() -> None:
+    assert json.dumps([*MODES])
+    many = consent(columns=tuple(f"c{n}" for n in range(99))).shown["your columns"]
+    other = consent(columns=(*(f"c{n}" for n in range(98)), "z")).shown["your columns"]
+    assert "and 59 more" in many
+    assert many != other
+
+
+def test_labels_that_are_told_randomised_are_said_so() -> None:
+    table = {"bank": {"table": "bank.csv", "label": "default"}, "shop": {"table": "shop.csv"}}
+    told = consent(data={"id": "id"}, party=table, privacy={"labels": "bank", "label_epsilon": 2.0}).shown
+    assert told["your label"] == "default: randomised with epsilon 2; the others get no more of it"
+    assert told["the server sees"].startswith("your embedding of every training row")
+    kept = consent(data={"id": "id"}, party=table, privacy={"labels": "bank"}).shown
+    assert kept["your label"].startswith("default: it stays here")

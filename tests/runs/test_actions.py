@@ -1,0 +1,187 @@
+"""The log of actions: a chain that shows every change, survives kill -9, and says the same of the same run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from conformance.cases import SERVER, settings
+from conformance.outcome import in_process, same
+from conformance.threads import threads
+from cvfl.cli import app
+from cvfl.errors import DataError
+from cvfl.runs.actions import NAME, NOTHING, ActionLog, Head, read_actions, verified
+from cvfl.runs.witness import Recorder
+from cvfl.types import Direction
+
+
+def written(folder: Path, lines: int = 4) -> Path:
+    log = ActionLog(folder)
+    for n in range(lines):
+        log.append("round", round=n, sent={"bank": {"Broadcast": [1, 100 + n]}})
+    log.close()
+    return folder / NAME
+
+
+def told(path: Path) -> list[dict[str, Any]]:
+    """The lines without times and what follows from them."""
+    return [{k: v for k, v in line.items() if k not in ("time", "before")} for line in read_actions(path)]
+
+
+def test_each_line_has_the_hash_of_the_one_before(tmp_path: Path) -> None:
+    path = written(tmp_path / "state")
+    lines = list(read_actions(path))
+    assert [line["n"] for line in lines] == [0, 1, 2, 3]
+    assert lines[0]["before"] == NOTHING
+    assert len({line["before"] for line in lines}) == 4
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    before = verified(path)
+    log = ActionLog(path.parent)
+    assert log.head == before
+    log.append("ended")
+    assert verified(path).lines == 5
+
+
+@given(at=st.integers(min_value=0), bit=st.integers(0, 7))
+def test_no_bit_of_any_line_but_the_last_can_be_changed(
+    at: int, bit: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """And of the last one none that leaves the hash that was noted down."""
+    path = written(tmp_path_factory.mktemp("log"))
+    content, head = bytearray(path.read_bytes()), verified(path)
+    content[at % len(content)] ^= 1 << bit
+    path.write_bytes(content)
+    try:
+        assert verified(path) != head
+    except DataError:
+        return
+    last = content.rstrip(b"\n").rfind(b"\n")
+    assert at % len(content) > last - 1
+
+
+@pytest.mark.parametrize("change", ["removed", "put in", "swapped", "first removed"])
+def test_lines_that_are_moved(change: str, tmp_path: Path) -> None:
+    path = written(tmp_path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    match change:
+        case "removed":
+            del lines[2]
+        case "put in":
+            lines.insert(2, lines[1])
+        case "swapped":
+            lines[1], lines[2] = lines[2], lines[1]
+        case "first removed":
+            del lines[0]
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(DataError, match=r"line \d: does not follow from the one before"):
+        verified(path)
+
+
+def test_a_line_torn_anywhere_is_dropped_and_said(tmp_path: Path) -> None:
+    path = written(tmp_path, 2)
+    content = path.read_bytes()
+    start = content.index(b"\n") + 1
+    for end in range(start + 1, len(content)):
+        path.write_bytes(content[:end])
+        assert verified(path).lines == 1  # which is all that can be read of it
+        log = ActionLog(tmp_path)
+        log.append("ended")
+        log.close()
+        assert [line["event"] for line in read_actions(path)] == ["round", "torn", "ended"]
+        assert list(read_actions(path))[1]["bytes"] == end - start
+
+
+def test_kill_9_while_lines_are_written(tmp_path: Path) -> None:
+    code = f"from cvfl.runs.actions import *; log = ActionLog(Path({str(tmp_path)!r}))\n"
+    code += "while True: log.append('round', text='x' * 5000)"
+    with subprocess.Popen([sys.executable, "-c", code]) as child:
+        until = time.monotonic() + 60
+        while not (tmp_path / NAME).exists() or (tmp_path / NAME).stat().st_size < 200_000:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        os.kill(child.pid, signal.SIGKILL)
+    ActionLog(tmp_path).append("ended")
+    assert verified(tmp_path / NAME).lines > 20
+
+
+def test_the_command(tmp_path: Path) -> None:
+    path = written(tmp_path / "bank")
+    run = CliRunner()
+    shown = run.invoke(app, ["log", "show", str(path.parent)])
+    assert shown.exit_code == 0
+    assert "round round 0 sent bank: 1 Broadcast 100 B" in shown.stdout
+    lines = run.invoke(app, ["log", "show", str(path), "--json"]).stdout.splitlines()
+    assert [json.loads(line)["n"] for line in lines] == [0, 1, 2, 3]
+    well = run.invoke(app, ["log", "verify", str(path.parent)])
+    assert well.stdout.strip().endswith(f"4 lines, nothing changed; the last one is {verified(path).sha256}")
+    path.write_text(path.read_text().replace("101", "100"))
+    ill = run.invoke(app, ["log", "verify", str(path.parent)])
+    assert ill.exit_code == 2
+    assert "line 3: does not follow from the one before" in ill.output
+    missing = run.invoke(app, ["log", "verify", str(tmp_path)])
+    assert "give the folder of a role's state" in missing.output
+
+
+def test_a_log_of_strange_lines_is_no_traceback(tmp_path: Path) -> None:
+    for content in (b"[]\n", b"1\n", b'{"n": 0}\n', b"\xff\n", b"{" * 5000 + b"\n"):
+        (tmp_path / NAME).write_bytes(content)
+        result = CliRunner().invoke(app, ["log", "verify", str(tmp_path)])
+        assert (result.exit_code, "line 1" in result.output) == (2, True), result.output
+    assert verified(written(tmp_path / "empty", 0)) == Head()
+
+
+def test_what_roles_log_of_a_run(tmp_path: Path) -> None:
+    """Two runs by gRPC: the same bits as without, and of rounds the same lines; the bytes are those of the record."""
+    config = settings()
+    found: list[dict[str, list[dict[str, Any]]]] = []
+    for name in ("one", "two"):
+        with threads(config, tmp_path / name) as federation:
+            federation.start_all()
+            same(federation.outcome(), in_process(config))
+        state = tmp_path / name / "state"
+        found.append({role: told(state / role / NAME) for role in (SERVER, "bank", "hospital")})
+    for role in found[0]:
+        rounds = [[line for line in run[role] if line["event"] == "round"] for run in found]
+        strip = [[{k: v for k, v in line.items() if k != "n"} for line in lines] for lines in rounds]
+        assert strip[0] == strip[1]
+        assert [line["round"] for line in rounds[0]] == list(range(6))
+        events = [line["event"] for line in found[0][role]]
+        assert (events[0], events[-1]) == ("started", "ended")
+        assert {"joined", "handshake"} <= set(events)
+    summary = json.loads((tmp_path / "one" / "run" / "summary.json").read_text())
+    server = found[0][SERVER]
+    for name, sent in summary["bytes"]["by_party"].items():
+        ways = {"down": "sent", "up": "received"}
+        for way, key in ways.items():
+            of_training = (
+                size
+                for line in server
+                if line["event"] == "round"
+                for kind, (_, size) in line[key].get(name, {}).items()
+                if kind != "Evaluation"
+            )
+            assert sum(of_training) == sent[way]
+    own = [line for line in found[0]["bank"] if line["event"] == "round"]
+    theirs = [line for line in server if line["event"] == "round"]
+    for one, other in zip(own, theirs, strict=True):
+        assert one["sent"].get("server", {}) == other["received"].get("bank", {})
+        assert one["received"].get("server", {}) == other["sent"].get("bank", {})
+
+
+def test_a_frame_that_is_none_is_no_line(tmp_path: Path) -> None:
+    recorder = Recorder(ActionLog(tmp_path), "server", ["bank"])
+    for frame in (b"", b"cvfl", bytes(9), b"\x21", b"\x21\xff\xff\xff\xff\xff\xff\xff\xff\xff"):
+        recorder.frame(1, Direction.UP, frame)
+    recorder.flush()
+    assert told(tmp_path / NAME) == []
