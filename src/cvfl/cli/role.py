@@ -32,7 +32,9 @@ Memory = Annotated[int, typer.Option(min=0, help="With --serve: MB for embedding
 Refresh = Annotated[float, typer.Option(min=1, help="With --serve: seconds after which a query is asked again.")]
 Serve = Annotated[bool, typer.Option("--serve", help="Serve scores to the door of `cvfl serve` until it is stopped.")]
 FROM = "Start from the models of an earlier run: new rows, the same columns. All roles name the same run."
-Board = Annotated[Path | None, typer.Option("--tensorboard", help="Write scalars for TensorBoard to this folder.")]
+TensorBoard = Annotated[
+    Path | None, typer.Option("--tensorboard", help="Write scalars for TensorBoard to this folder.")
+]
 
 
 def check_kind(

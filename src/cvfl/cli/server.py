@@ -12,11 +12,11 @@ from rich.console import Console
 
 from cvfl.cli.align import alignment_line
 from cvfl.cli.errors import extra, one_line
+from cvfl.cli.live import BoardAt, BoardToken, Recorded, recorded, shown
 from cvfl.cli.observers import Observer, observed
 from cvfl.cli.role import (
     FROM,
     Again,
-    Board,
     Changes,
     Config,
     Insecure,
@@ -25,6 +25,7 @@ from cvfl.cli.role import (
     Restart,
     Serve,
     State,
+    TensorBoard,
     Without,
     check_kind,
     identity_of,
@@ -58,7 +59,9 @@ def server(
     change: Changes = None,
     insecure: Insecure = False,
     log_json: LogJson = False,
-    tensorboard: Board = None,
+    tensorboard: TensorBoard = None,
+    board: BoardAt = None,
+    board_token: BoardToken = None,
     predict: Predict = False,
     without: Without = None,
     serve: Serve = False,
@@ -78,6 +81,7 @@ def server(
 
     Example: cvfl server federation.toml --set network.address=0.0.0.0:8443 --set network.certificates=certs
     Example: cvfl server may.toml --from runs/april-0
+    Example: cvfl server federation.toml --board 127.0.0.1:8080
     """
     console = Console(highlight=False)
     with (
@@ -110,8 +114,10 @@ def server(
         run = ServerRun(settings, settings.compressor, state or state_of(config, "server"), seen.round, restart, start)
         if align_again:
             run.role.keeper.forget()
-        _listen(run.role, settings, insecure, seen)
-        result = run.finish(target)
+        with shown(target, board, board_token, seen), recorded(seen, target, settings, run.lines) as told:
+            run.on_round = told.round
+            _listen(run.role, settings, insecure, told)
+            result = run.finish(target)
         seen.event("finished", rounds=result.summary["rounds"], out=str(result.path))
     if not log_json:
         if run.role.aligned:
@@ -136,6 +142,7 @@ def _listen(role: ServerRole, settings: RunConfig, insecure: bool, seen: Observe
         network.max_frame_mb << 20,
         network.round_limit,
         seen.event,
+        on_turn=(lambda: seen.look(role)) if isinstance(seen, Recorded) else lambda: None,
     )
     host = network.address.rpartition(":")[0]
     seen.event("listening", address=f"{host}:{carrier.port}", parties=", ".join(role.names))

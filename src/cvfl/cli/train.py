@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import ExitStack
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from rich.console import Console
 from cvfl.advise.references import add_references, fit_references
 from cvfl.cli.align import alignment_line
 from cvfl.cli.errors import one_line
+from cvfl.cli.live import recorded, shown, usual_address
 from cvfl.cli.observers import Observer, observed, replay
 from cvfl.cli.tables import budget_lines, noise_lines, references_table, results_table, start_lines, step_size_lines
 from cvfl.config.files import load_config
@@ -66,10 +68,14 @@ def train(
         bool, typer.Option("--compare", help="Also fit usual models to the joined table and to each party's alone.")
     ] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Write scalars for TensorBoard to this folder.")] = None,
+    board: Annotated[
+        bool, typer.Option("--board", help="Show the run in the browser meanwhile, as `cvfl board` does.")
+    ] = False,
 ) -> None:
     """Train a federation on this machine and write its run directory; every runtime gives the same result.
 
     Example: cvfl train examples/digits.toml --set compressor=scalar:bits=2 --set seed=7 --out runs/scalar-7
+    Example: cvfl train examples/digits.toml --board
     Example: cvfl train may.toml --from runs/april-0
     Example: cvfl train may.toml --from runs/april-0 --runtime grpc
     """
@@ -81,7 +87,11 @@ def train(
         usual = Path("runs") / f"{config.stem}-{settings.seed}"
         target = out or (_stopped(usual) if resume else free_path(usual))
         RunDirectory(target, resume, start.told if start else None).check(settings)  # refused now, not after alignment
-        with observed(console, config.stem, log_json, tensorboard) as seen:
+        with ExitStack() as stack:
+            seen: Observer = stack.enter_context(observed(console, config.stem, log_json, tensorboard))
+            stack.enter_context(shown(target, usual_address() if board else None, None, seen))
+            if runtime is not Runtime.GRPC:  # else the server's process tells
+                seen = told = stack.enter_context(recorded(seen, target, settings))
             if align_again:
                 shutil.rmtree(alignment_folder(config), ignore_errors=True)
             here = runtime is Runtime.INPROCESS or compare
@@ -98,6 +108,7 @@ def train(
                         on_step=seen.step,
                         start=start,
                     ).summary
+                    told.over = "finished" if summary["completed"] else "stopped"
                 case Runtime.NVFLARE:
                     summary = train_nvflare(settings, target, config.stem, seen.round, start).summary
                 case Runtime.GRPC:
@@ -112,10 +123,10 @@ def train(
             console.print(references_table(summary))
             console.print(gained(Summary.model_validate(summary)), soft_wrap=True)
         if "kept" in summary:
-            told = (
+            ending = (
                 f"ended after round {summary['rounds']}; models are those of round {summary['kept'] + 1}, the best on"
             )
-            console.print(f"{told} validation rows", soft_wrap=True)
+            console.print(f"{ending} validation rows", soft_wrap=True)
         console.print(f"{target}: summary.json, metrics.jsonl, report.html")
         if not summary["completed"]:
             again = f"--resume --out {target}" + (f" --from {from_run}" if from_run else "")

@@ -85,6 +85,11 @@ class ServerRun:
             ServerKeeper(self.folder / ALIGNMENT, rows.names),
         )
 
+    @property
+    def lines(self) -> Path:
+        """The file of the lines so far, while there is no run directory."""
+        return self._journal.path
+
     def _record(self, report: RoundReport) -> None:
         assert self.role.rounds.server is not None
         plan, meter = self.role.rounds.server.plan, self.role.rounds.meter

@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 from cvfl.errors import DataError
 from cvfl.runs.analysis import read_analysis
 from cvfl.runs.audit import read_audit
-from cvfl.runs.record import Record, Round, Run
+from cvfl.runs.record import Record, Round, Run, Summary
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
@@ -48,6 +48,21 @@ def read_run(directory: Path, with_history: bool = True) -> Run:
             "analysis": read_analysis(directory),
         }
     return _checked(Run, summary, str(path))
+
+
+def read_summary(directory: Path) -> Summary:
+    """The summary of a run alone."""
+    path = directory / "summary.json"
+    return _checked(Summary, _parse(_read(path), str(path)), str(path))
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """The configuration of a run that has no summary yet; nothing if it cannot be read."""
+    try:
+        found = _parse(_read(directory / "config.json"), "")
+    except DataError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _history(path: Path) -> Iterator[Round]:

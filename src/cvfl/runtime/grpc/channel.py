@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from pathlib import Path
 
 from cvfl.errors import ConfigError
 from cvfl.privacy import identity as privacy
+from cvfl.runtime.address import is_loopback
 from cvfl.runtime.grpc.certificates import SERVER_NAME
 
 # gRPC has no switch for the version of TLS, but one for the cipher suites of TLS 1.2. This suite does not fit the
@@ -76,11 +76,7 @@ def server_options(max_frame: int) -> list[tuple[str, int]]:
 def check_insecure(address: str) -> None:
     """Plain text is for trying out on one machine only."""
     host = address.rpartition(":")[0].strip("[]")
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
+    if not is_loopback(host):
         raise ConfigError(f"--insecure is for this machine only, not for {address}; make certificates with: cvfl certs")
 
 

@@ -1,0 +1,110 @@
+// The list of runs: filtered, sorted, and chosen from by pointer or keys.
+
+const UNDER_WAY = ["preparing", "waiting", "training"];
+const LOW = ["loss", "RMSE", "MAE"];
+const ORDERS = {
+  changed: (one, other) => other.changed - one.changed,
+  name: (one, other) => one.name.localeCompare(other.name, "en", {numeric: true}),
+  bytes: (one, other) => (one.bytes ?? Infinity) - (other.bytes ?? Infinity),
+  score: (one, other) => rank(other) - rank(one),
+};
+
+function rank(row) {
+  if (row.value === null) return -Infinity;
+  return LOW.includes(row.metric) ? -row.value : row.value;
+}
+
+function part(name, className, text) {
+  const made = document.createElement(name);
+  made.className = className;
+  made.textContent = text;
+  return made;
+}
+
+export class List {
+  /** `chosen` is a list of names in the order of their colours; `choose(names)` hears of another choice. */
+  constructor(choose) {
+    this.choose = choose;
+    this.rows = new Map();
+    this.items = new Map();
+    this.chosen = [];
+    this.box = document.getElementById("runs");
+    this.filter = document.getElementById("filter");
+    this.sort = document.getElementById("sort");
+    this.filter.oninput = this.sort.onchange = () => this.order();
+  }
+
+  /** Rows that are new or changed, and names that are gone. */
+  take(rows, gone = []) {
+    for (const name of gone) { this.rows.delete(name); this.items.get(name)?.remove(); this.items.delete(name); }
+    for (const row of rows) {
+      this.rows.set(row.name, row);
+      const item = this.item(row);
+      this.items.get(row.name)?.replaceWith(item);
+      this.items.set(row.name, item);
+    }
+    this.order();
+  }
+
+  item(row) {
+    const item = document.createElement("li"), box = document.createElement("input");
+    const only = part("button", "only", ""), name = part("b", "", row.name);
+    box.type = "checkbox";
+    box.setAttribute("aria-label", `Compare ${row.name}`);
+    box.onchange = () => this.choose(box.checked ? [...this.chosen, row.name] : this.chosen.filter(one => one !== row.name));
+    only.onclick = () => this.choose([row.name]);
+    only.title = `${row.name}: ${row.says}`;
+    name.dir = "auto";
+    only.append(name, part("span", "note", row.note));
+    if (row.state !== "finished") only.append(part("span", `state ${row.state}`, row.says));
+    if (row.share !== null) {
+      const progress = document.createElement("progress");
+      Object.assign(progress, {max: 1, value: row.share});
+      progress.setAttribute("aria-label", "Rounds that are over");
+      only.append(progress);
+    }
+    const figures = part("span", "figures", "");
+    figures.append(part("b", "", row.score), part("span", "", row.metric || " "), part("span", "", `${row.mb} MB`));
+    item.append(box, only, figures);
+    item.dataset.name = row.name;
+    this.mark(item, row.name);
+    return item;
+  }
+
+  mark(item, name) {
+    const at = this.chosen.indexOf(name), box = item.firstChild;
+    box.checked = at >= 0;
+    item.classList.toggle("chosen", at >= 0);
+    box.style.setProperty("--own", at >= 0 ? this.colourOf(at) : "");
+  }
+
+  /** Mark these runs as chosen, in colours by their place. */
+  show(chosen, colourOf) {
+    this.chosen = chosen;
+    this.colourOf = colourOf;
+    for (const [name, item] of this.items) this.mark(item, name);
+  }
+
+  /** Put the rows in order: those under way first. Only what has moved is moved, so that focus stays where it is. */
+  order() {
+    const words = this.filter.value.toLowerCase().split(/\s+/).filter(word => word);
+    const fits = row => words.every(word => `${row.name} ${row.note} ${row.state}`.toLowerCase().includes(word));
+    const going = row => UNDER_WAY.includes(row.state) ? 0 : 1;
+    const shown = [...this.rows.values()].filter(fits)
+      .sort((one, other) => going(one) - going(other) || ORDERS[this.sort.value](one, other) || ORDERS.name(one, other));
+    const wanted = shown.map(row => this.items.get(row.name)), keep = new Set(wanted);
+    for (const item of [...this.box.children]) if (!keep.has(item)) item.remove();
+    if (!this.box.firstChild) this.box.append(...wanted);
+    else wanted.forEach((item, n) => { if (this.box.children[n] !== item) this.box.insertBefore(item, this.box.children[n] ?? null); });
+    const all = this.rows.size, live = [...this.rows.values()].filter(row => going(row) === 0).length;
+    document.getElementById("count").textContent =
+      `${shown.length === all ? "" : `${shown.length.toLocaleString("en")} of `}${all.toLocaleString("en")} run${all === 1 ? "" : "s"}`
+      + (live ? `, ${live} under way` : "") + (this.more ? "; more are not listed" : "");
+  }
+
+  /** The runs to begin with: those that are under way, or the newest one. */
+  first() {
+    const rows = [...this.rows.values()].sort(ORDERS.changed), going = rows.filter(row => UNDER_WAY.includes(row.state));
+    return (going.length ? going.slice(0, 1) : rows.slice(0, 1)).map(row => row.name);
+  }
+}

@@ -1,0 +1,76 @@
+"""A run as a row of the list: texts to read, and numbers to sort by."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TypedDict
+
+from cvfl.board.known import Known, stamp
+from cvfl.report.format import NOTHING, clock, megabytes, metric_label, score, share
+
+
+class Row(TypedDict):
+    """What the list shows of a run; `mark` is another one when its lines have changed."""
+
+    name: str
+    note: str
+    state: str
+    says: str
+    share: float | None
+    metric: str
+    value: float | None
+    score: str
+    bytes: float | None
+    mb: str
+    rounds: int
+    changed: float
+    mark: str
+
+
+def row(known: Known) -> Row:
+    """The row of a run."""
+    sent, value = known.sent, known.scores.get(known.metric or "")
+    rounds = known.rounds
+    return Row(
+        name=known.name,
+        note=_note(known),
+        state=known.state,
+        says=says(known),
+        share=min(1.0, known.done / rounds) if rounds and known.under_way else None,
+        metric=metric_label(known.metric) if known.metric else "",
+        value=value if value is not None and math.isfinite(value) else None,
+        score=score(value) if value is not None else NOTHING,
+        bytes=sent.total if sent else None,
+        mb=megabytes([sent.total])(sent.total) if sent else NOTHING,
+        rounds=known.done,
+        changed=known.changed,
+        mark=str(stamp(known.journal)),
+    )
+
+
+def _note(known: Known) -> str:
+    config = known.config
+    told = [str(config["compressor"])] if "compressor" in config else []
+    return " · ".join([*told, *([f"seed {config['seed']}"] if "seed" in config else [])])
+
+
+def says(known: Known) -> str:
+    """What goes on, in a few words."""
+    status, state = known.status, known.state
+    match state:
+        case "damaged":
+            return known.problem
+        case "waiting" if status is not None:
+            away = {name: one for name, one in status.parties.items() if not one.here}
+            since = min((one.since for one in away.values()), default=status.updated)
+            return f"waiting for {', '.join(away) or 'parties'}, {clock(time.time() - since)}"
+        case "preparing" if status is not None and status.step:
+            return status.step
+        case "training":
+            part = f"{share(known.done / known.rounds)}" if known.rounds else f"round {known.done:,}"
+            left = known.remaining
+            return f"{part}, {clock(left)} left" if left is not None else part
+        case "stopped" | "failed" if known.rounds:
+            return f"{state} after {known.done:,} of {known.rounds:,} rounds"
+    return state
