@@ -12,9 +12,14 @@ let shown = [], partsOf = {}, kept = new Map(), marks = "";
 let wanted = {metric: null, part: null};
 const roles = new Map();
 
+/** An answer of the server; null if it has none, or is away, which the stream of news says. */
 async function ask(path, query) {
-  const answer = await fetch(`${path}?${query}`);
-  return answer.ok ? answer.json() : null;
+  try {
+    const answer = await fetch(`${path}?${query}`);
+    return answer.ok ? await answer.json() : null;
+  } catch {
+    return null;
+  }
 }
 
 /** The curves of a run, asked for once as long as its lines do not change. */
@@ -23,7 +28,7 @@ function curvesOf(run, axis, span) {
   if (!kept.has(key)) {
     const query = new URLSearchParams({run: run.name, axis, ...(span ? {from: span[0], to: span[1]} : {})});
     if (kept.size > 200) kept.clear();
-    kept.set(key, ask("/api/curves", query).catch(() => null));
+    kept.set(key, ask("/api/curves", query));
   }
   return kept.get(key);
 }
@@ -117,12 +122,7 @@ let busy = false, again = false;
 async function show() {
   if (busy) { again = true; return; }
   busy = true;
-  try {
-    await now();
-  } catch (error) {
-    if (!(error instanceof TypeError)) throw error;  // the server is away: the stream says so
-  }
-  busy = false;
+  try { await now(); } finally { busy = false; }
   if (again) { again = false; show(); }
 }
 
@@ -138,6 +138,7 @@ async function now() {
   for (const [place, part] of [["cards", "cards"], ["parties", "parties"], ["table", "table"], ["compared", "results"], ["settings", "settings"]]) {
     put($(place), view[part]);
   }
+  $("attendance").hidden = !view.parties.trim();
   $("compare").hidden = !view.results.trim();
   bars($("bars"), view.bytes, about);
   const found = view.bytes.flatMap(one => Object.values(one.parties));

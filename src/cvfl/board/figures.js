@@ -78,7 +78,7 @@ export class Figure {
     const found = await Promise.all(runs.map(run => this.curvesOf(run, this.axis, span)));
     if (turn !== this.turn) return;
     const lines = found.flatMap((curves, n) => curves ? this.linesOf(curves, runs[n], runs.length) : []);
-    this.title.textContent = this.name();
+    this.title.textContent = this.title.title = this.name();
     this.settle(lines);
     this.plot.draw({
       title: `${this.name()} by ${AXES[this.axis]}`, span, none: this.none, ident: this.ident, lines,

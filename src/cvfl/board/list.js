@@ -64,7 +64,7 @@ export class List {
       only.append(progress);
     }
     const figures = part("span", "figures", "");
-    figures.append(part("b", "", row.score), part("span", "", row.metric || " "), part("span", "", `${row.mb} MB`));
+    figures.append(part("b", "", row.score), part("span", "", row.metric || " "), part("span", "", row.bytes === null ? "" : `${row.mb} MB`));
     item.append(box, only, figures);
     item.dataset.name = row.name;
     this.mark(item, row.name);

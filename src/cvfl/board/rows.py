@@ -61,12 +61,14 @@ def says(known: Known) -> str:
     match state:
         case "damaged":
             return known.problem
+        case "preparing" if status is not None and status.step:
+            return status.step
+        case "training" | "waiting" if known.rounds and known.done >= known.rounds:
+            return "all rounds are over, writing what it leaves"
         case "waiting" if status is not None:
             away = {name: one for name, one in status.parties.items() if not one.here}
             since = min((one.since for one in away.values()), default=status.updated)
             return f"waiting for {', '.join(away) or 'parties'}, {clock(time.time() - since)}"
-        case "preparing" if status is not None and status.step:
-            return status.step
         case "training":
             part = f"{share(known.done / known.rounds)}" if known.rounds else f"round {known.done:,}"
             left = known.remaining

@@ -107,29 +107,27 @@ def _one(known: Known, run: Run) -> list[Card]:
 
 
 def _parties(known: Known, named: bool) -> Table | None:
-    """Who is connected to the server, as far as the run has told."""
+    """Who is connected to the server, as far as the run has told; of one that is over, who was away meanwhile."""
     parties = known.status.parties if known.status else {}
-    if not parties:
-        return None
-    alive = known.under_way
-    rows: list[Row] = [(name, *_attendance(one, alive)) for name, one in parties.items()]
     title = f"Parties of {known.name}" if named else "Parties"
-    note = "" if alive else "The server is not running: this is how it was when it ended."
-    return Table(title, ("Party", "State", "Since", "Server waits for it", "Connected", "Came back"), rows, note)
+    head = f"Party of {known.name}" if named else "Party"
+    if known.under_way and parties:
+        rows: list[Row] = [(name, *_attendance(one)) for name, one in parties.items()]
+        return Table(title, (head, "State", "For", "Server waits for it", "Came back"), rows)
+    back: list[Row] = [(name, _back(one)) for name, one in parties.items() if one.visits > 1]
+    return Table(title, (head, "Came back"), back, "Parties not listed were connected all the time.") if back else None
 
 
-def _attendance(one: Attendance, alive: bool) -> tuple[str | Text, ...]:
+def _attendance(one: Attendance) -> tuple[str | Text, ...]:
     now = time.time()
-    back = max(0, one.visits - 1)
     state = Text("here") if one.here else Text("", warning="away" if one.visits else "not here yet")
-    waits = f"{clock(now - one.owes_since)}" if one.owes_since and one.here and alive else NOTHING
-    return (
-        state,
-        time.strftime("%H:%M:%S", time.localtime(one.since)),
-        waits,
-        f"{clock(now - one.since)}" if alive and one.here else NOTHING,
-        f"{back} times" if back > 1 else "once" if back else NOTHING,
-    )
+    waits = clock(now - one.owes_since) if one.owes_since and one.here else NOTHING
+    return state, clock(now - one.since), waits, _back(one)
+
+
+def _back(one: Attendance) -> str:
+    back = one.visits - 1
+    return f"{back} times" if back > 1 else "once" if back == 1 else NOTHING
 
 
 def _results(series: Sequence[Series]) -> Table:
