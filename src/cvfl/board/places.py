@@ -64,8 +64,15 @@ def _runs(folder: Path, depth: int = 0) -> Iterator[Path | None]:
     for name, entry in entries.items():
         if name.startswith(".") and name.endswith(f".{STATUS}"):
             yield folder / name.removeprefix(".").removesuffix(f".{STATUS}")
-        elif depth < DEPTH and not name.startswith(".") and entry.is_dir(follow_symlinks=depth == 0):
+        elif depth < DEPTH and not name.startswith(".") and entry.is_dir() and not _leads_back(entry, depth):
             yield from _runs(Path(entry.path), depth + 1)
+
+
+def _leads_back(entry: os.DirEntry[str], depth: int) -> bool:
+    """Whether it is a link that may lead in a circle; those right below the root are followed elsewhere."""
+    return entry.is_symlink() and (
+        depth > 0 or Path(entry.path).parent.resolve().is_relative_to(Path(entry.path).resolve())
+    )
 
 
 def _is_run(entries: dict[str, os.DirEntry[str]]) -> bool:

@@ -24,13 +24,21 @@ from cvfl.runs.record import Round
 _BLOCK = 1 << 24
 EVALUATIONS = 1_000
 """Lines with metrics that are kept; of more, every second, fourth, ..."""
-_NUMBER = rb"(-?[\d.]+(?:[eE][-+]?\d+)?|NaN|-?Infinity)"
-_LINE = re.compile(
-    rb'^\{"round": ?(\d+), ?"epoch": ?' + _NUMBER + rb', ?"loss": ?' + _NUMBER + rb'(?:, ?"step_size": ?[^,{}"]+)?'
-    rb'(?:, ?"seconds": ?' + _NUMBER + rb')?, ?"bytes": ?\{"up": ?(\d+), ?"down": ?(\d+), ?"evaluation": ?(\d+)'
-    rb'(?:, ?"alignment": ?(\d+))?(?:, ?"setup": ?(\d+))?\}',
-    re.M,
+_NUMBER = rb"(-?\d{1,40}(?:\.\d{1,40})?(?:[eE][-+]?\d{1,4})?|NaN|-?Infinity)"
+_COUNT = rb"(\d{1,15})"
+_KEYS_OF_A_LINE = (
+    (rb'^\{"round": ?' + _COUNT),
+    (rb', ?"epoch": ?' + _NUMBER),
+    (rb', ?"loss": ?' + _NUMBER),
+    rb'(?:, ?"step_size": ?[^,{}"\n]+)?',
+    (rb'(?:, ?"seconds": ?' + _NUMBER + rb")?"),
+    (rb', ?"bytes": ?\{"up": ?' + _COUNT),
+    *(rb', ?"' + part + rb'": ?' + _COUNT for part in (b"down", b"evaluation")),
+    *(rb'(?:, ?"' + part + rb'": ?' + _COUNT + rb")?" for part in (b"alignment", b"setup")),
+    rb"\}",
 )
+_LINE = re.compile(b"".join(_KEYS_OF_A_LINE), re.M)
+"""The beginning of a line as runs write it; others are parsed."""
 _WHOLE = re.compile(rb'"(?:train|validation|test|compression_error)"')
 """What only lines have that are parsed whole."""
 _KEYS = ("round", "epoch", "loss", "seconds", "bytes")
