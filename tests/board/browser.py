@@ -32,7 +32,7 @@ FLAGS = [
     "--disable-sync",
     "--hide-scrollbars",
 ]
-KEYS = {"Left": "\ue012", "Right": "\ue014", "Escape": "\ue00c", "Tab": "\ue004", "Enter": "\ue007"}
+KEYS = {"Home": "\ue011", "Left": "\ue012", "Right": "\ue014", "Escape": "\ue00c", "Tab": "\ue004", "Enter": "\ue007"}
 
 
 class Browser:
