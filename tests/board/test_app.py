@@ -219,7 +219,7 @@ def test_it_ends_while_somebody_looks(tmp_path: Path) -> None:
 
 def test_who_is_away_is_told_and_what_failed_has_no_text_of_it(tmp_path: Path) -> None:
     file = StatusFile(tmp_path / "fed", CONFIG, tmp_path / "state" / "metrics.jsonl")
-    file.look(("shop", IMAGE), [IMAGE], ["shop"])
+    file.look(("shop", IMAGE), [IMAGE], {"shop": 0})
     file.tell("waiting")
     with shown(tmp_path) as port:
         parties = get(port, "/api/view?run=fed")["parties"]

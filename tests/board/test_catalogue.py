@@ -90,7 +90,7 @@ def test_a_run_without_a_directory_is_followed_by_its_status(tmp_path: Path) -> 
     state.parent.mkdir()
     file = StatusFile(tmp_path / "runs" / "fed-0", CONFIG, state)
     assert rows(tmp_path / "runs")["fed-0"]["state"] == "preparing"
-    file.look(("shop", "bank"), ["bank"], [])
+    file.look(("shop", "bank"), ["bank"], {})
     file.tell("waiting")
     assert rows(tmp_path / "runs")["fed-0"]["says"].startswith("waiting for bank, 0 s")
     state.write_text(text(7))

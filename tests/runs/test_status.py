@@ -59,7 +59,7 @@ def test_parties_come_owe_leave_and_come_back(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(status.time, "time", lambda: clock[0])
     file = StatusFile(tmp_path / "one", {})
 
-    def look(missing: list[str], awaited: list[str]) -> dict[str, tuple[bool, float, int, float | None]]:
+    def look(missing: list[str], awaited: dict[str, int]) -> dict[str, tuple[bool, float, int, float | None]]:
         clock[0] += 10
         file.look(("shop", "bank"), missing, awaited)
         file.tell("waiting" if missing else "training")
@@ -68,13 +68,15 @@ def test_parties_come_owe_leave_and_come_back(tmp_path: Path, monkeypatch: pytes
         assert found is not None
         return {name: (one.here, one.since, one.visits, one.owes_since) for name, one in found.parties.items()}
 
-    look(["shop", "bank"], [])
-    assert look(["bank"], ["shop"])["shop"] == (True, 1020.0, 1, 1020.0)
-    assert look([], ["shop", "bank"])["shop"] == (True, 1020.0, 1, 1020.0)
-    assert look(["shop"], [])["shop"] == (False, 1040.0, 1, None)
-    assert look([], [])["shop"] == (True, 1050.0, 2, None)
+    look(["shop", "bank"], {})
+    assert look(["bank"], {"shop": 3})["shop"] == (True, 1020.0, 1, 1020.0)
+    assert look([], {"shop": 3, "bank": 0})["shop"] == (True, 1020.0, 1, 1020.0)
+    assert look([], {"shop": 4})["shop"] == (True, 1020.0, 1, 1040.0)  # it has answered, and owes the next one
+    assert look([], {})["shop"] == (True, 1020.0, 1, None)
+    assert look(["shop"], {})["shop"] == (False, 1060.0, 1, None)
+    assert look([], {})["shop"] == (True, 1070.0, 2, None)
     again = StatusFile(tmp_path / "one", {})  # the server was started again
-    again.look(("shop", "bank"), [], [])
+    again.look(("shop", "bank"), [], {})
     found = read_status(status_path(tmp_path / "one"))
     assert found is not None
     assert (found.starts, found.parties["shop"].visits) == (2, 2)

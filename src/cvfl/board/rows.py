@@ -9,6 +9,9 @@ from typing import TypedDict
 from cvfl.board.known import Known, stamp
 from cvfl.report.format import NOTHING, clock, megabytes, metric_label, score, share
 
+_LONG = 10.0
+"""Seconds that a party may take for a message before it is worth a word."""
+
 
 class Row(TypedDict):
     """What the list shows of a run; `mark` is another one when its lines have changed."""
@@ -57,22 +60,26 @@ def _note(known: Known) -> str:
 
 def says(known: Known) -> str:
     """What goes on, in a few words."""
-    status, state = known.status, known.state
-    match state:
+    match known.state:
         case "damaged":
             return known.problem
-        case "preparing" if status is not None and status.step:
-            return status.step
         case "training" | "waiting" if known.rounds and known.done >= known.rounds:
             return "all rounds are over, writing what it leaves"
-        case "waiting" if status is not None:
-            away = {name: one for name, one in status.parties.items() if not one.here}
-            since = min((one.since for one in away.values()), default=status.updated)
-            return f"waiting for {', '.join(away) or 'parties'}, {clock(time.time() - since)}"
+        case "waiting" | "training" if awaited := _awaited(known):
+            return awaited
+        case "preparing" if known.status is not None and known.status.step:
+            return known.status.step
         case "training":
-            part = f"{share(known.done / known.rounds)}" if known.rounds else f"round {known.done:,}"
-            left = known.remaining
-            return f"{part}, {clock(left)} left" if left is not None else part
+            part = share(known.done / known.rounds) if known.rounds else f"round {known.done:,}"
+            return part if known.remaining is None else f"{part}, {clock(known.remaining)} left"
         case "stopped" | "failed" if known.rounds:
-            return f"{state} after {known.done:,} of {known.rounds:,} rounds"
-    return state
+            return f"{known.state} after {known.done:,} of {known.rounds:,} rounds"
+    return known.state
+
+
+def _awaited(known: Known) -> str:
+    """Who keeps a server waiting, if anybody does: who is away, or has owed a message for long."""
+    now, parties = time.time(), known.status.parties if known.status else {}
+    since = {name: one.since for name, one in parties.items() if not one.here}
+    since |= {name: at for name, one in parties.items() if (at := one.owes_since) and now - at > _LONG}
+    return f"waiting for {', '.join(since)}, {clock(now - min(since.values()))}" if since else ""

@@ -57,7 +57,7 @@ class Recorded(Observer):
     def look(self, role: ServerEnd) -> None:
         """Who is connected to a server, and who owes it a message."""
         names: Sequence[str] = role.names
-        self._status.look(names, role.missing, [names[m - 1] for m in role.awaited])
+        self._status.look(names, role.missing, {names[m - 1]: heard for m, heard in role.awaited.items()})
 
 
 @contextmanager

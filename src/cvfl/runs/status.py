@@ -38,12 +38,14 @@ class Attendance(Record):
     since: float
     visits: int = 0
     owes_since: float | None = None
+    heard: int | None = None
 
-    def seen(self, here: bool, owes: bool) -> Attendance:
-        """The same after another look."""
+    def seen(self, here: bool, heard: int | None) -> Attendance:
+        """The same after another look; `heard` are its messages so far, if another one is due."""
         now = time.time()
         changed = {"here": here, "since": now, "visits": self.visits + here} if here != self.here else {}
-        return self.model_copy(update=changed | {"owes_since": (self.owes_since or now) if owes else None})
+        since = None if heard is None else self.owes_since if heard == self.heard else now
+        return self.model_copy(update=changed | {"heard": heard, "owes_since": since})
 
 
 class Status(Record):
@@ -116,11 +118,11 @@ class StatusFile:
         if new or time.monotonic() - self._written > _PACE:
             self._write(self._path)
 
-    def look(self, names: Sequence[str], missing: Sequence[str], awaited: Sequence[str]) -> None:
-        """Who is connected, and of whom a message is due."""
+    def look(self, names: Sequence[str], missing: Sequence[str], awaited: Mapping[str, int]) -> None:
+        """Who is connected, and of whom a message is due, with how many of theirs have come."""
         known = self._parties
         self._parties = {
-            name: known.get(name, Attendance(since=time.time())).seen(name not in missing, name in awaited)
+            name: known.get(name, Attendance(since=time.time())).seen(name not in missing, awaited.get(name))
             for name in names
         }
         if [one.here for one in known.values()] != [one.here for one in self._parties.values()]:
