@@ -79,7 +79,7 @@ def test_the_page_and_its_files_come_with_headers_that_hold_it_down(port: int) -
     text = page.body.decode()
     named = re.findall(r'(?:src|href)="(/[^"]*)"', text)
     assert "/assets/board.js" in named
-    imported = ["/assets/plot.js", "/assets/scale.js", "/assets/list.js", "/assets/figures.js"]
+    imported = ["/assets/plot.js", "/assets/dom.js", "/assets/scale.js", "/assets/list.js", "/assets/figures.js"]
     answers = [page, *(ask(port, path) for path in [*named, *imported])]
     assert all(answer.status == 200 for answer in answers)
     for answer in answers:

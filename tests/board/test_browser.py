@@ -140,7 +140,7 @@ def test_pointer_and_keys_move_the_cursor_and_zoom(page: Browser, port: int) -> 
     page.press("Escape")
     page.until(tick + " === 1")
     page.press("Home", "Right")
-    assert page.run(tip) == ["epoch", "1", "auto", "0.95"]
+    assert page.run(tip) == ["epoch", "1", "auto", "0.9500"]
     assert texts(page, "[aria-live=polite]")[0].startswith("epoch 1")
     page.press("+")
     page.until("return document.querySelectorAll('.host svg text[text-anchor=middle]')[1].textContent === '1.5'")

@@ -174,7 +174,7 @@ def test_what_goes_wrong_is_not_in_the_status(folder: Path) -> None:
 @pytest.mark.slow
 def test_a_federation_of_processes_tells_who_is_there(folder: Path) -> None:
     command = [sys.executable, "-m", "cvfl.cli", "train", "wine.toml", "--runtime", "grpc", "--out", "runs/one"]
-    command += ["--set", "rounds=2000", "--set", "data.parties=2"]
+    command += ["--set", "rounds=150", "--set", "data.parties=2"]
     path, found = status_path(folder / "runs" / "one"), []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         while child.poll() is None:

@@ -40,6 +40,7 @@ _ASSETS = {
     "report.css": ("cvfl.report", "text/css"),
     "board.css": ("cvfl.board", "text/css"),
     "board.js": ("cvfl.board", "text/javascript"),
+    "dom.js": ("cvfl.board", "text/javascript"),
     "list.js": ("cvfl.board", "text/javascript"),
     "figures.js": ("cvfl.board", "text/javascript"),
     "plot.js": ("cvfl.board", "text/javascript"),

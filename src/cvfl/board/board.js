@@ -1,11 +1,15 @@
 // The page: news from the server go to the list, and what is chosen there to cards, figures and tables.
 
+import {make, swatch} from "./dom.js";
 import {Figure, bars, errorLines, lossLines, sentLines, style} from "./figures.js";
 import {List} from "./list.js";
 
 const about = JSON.parse(document.body.dataset.about);
 const $ = name => document.getElementById(name);
 const MOST = 36, PACE = 1000;
+const ERRORS = {axis: "round", log: true, choose: false};
+/** Where the HTML of an answer goes, by its part. */
+const PLACES = {cards: "cards", parties: "parties", table: "table", results: "compared", settings: "settings"};
 const list = new List(choose);
 let chosen = new URLSearchParams(location.search).getAll("run");
 let shown = [], partsOf = {}, kept = new Map(), marks = "";
@@ -37,7 +41,7 @@ const metricLines = (curves, run) => {
   const line = curves.metrics[wanted.part]?.[wanted.metric];
   return line ? [{...run, ...line}] : [];
 };
-const metricName = () => about.metrics[wanted.metric] ?? (wanted.metric ?? "metric").replaceAll("_", " ");
+const nameOf = metric => about.metrics[metric] ?? (metric ?? "metric").replaceAll("_", " ");
 const partName = {test: "Test", validation: "Validation", train: "Training"};
 const none = "not evaluated yet";
 const learning = [
@@ -46,7 +50,7 @@ const learning = [
   new Figure($("plots"), {axis: "epoch"}, curvesOf, lossLines),
   new Figure($("plots"), {axis: "epoch"}, curvesOf, sentLines),
 ];
-learning[0].name = learning[1].name = () => `${partName[wanted.part]} ${metricName()}`;
+learning[0].name = learning[1].name = () => `${partName[wanted.part]} ${nameOf(wanted.metric)}`;
 learning[2].name = () => "Loss on the batch";
 learning[3].name = () => "MB sent in all";
 
@@ -78,15 +82,11 @@ function heading(view) {
   $("progress").hidden = !row || row.share === null;
   if (row && row.share !== null) $("progress").value = row.share;
   document.title = `${one ? `${one.says} · ${one.label}` : `${view.runs.length} runs`} · cvfl board`;
-  $("legend").replaceChildren(...(one ? [] : shown.map(run => {
-    const item = document.createElement("li"), mark = document.createElement("i"), away = document.createElement("button");
-    mark.style.background = run.colour;
-    Object.assign(away, {textContent: "×", title: `Take ${run.name} out`, onclick: () => choose(chosen.filter(name => name !== run.name))});
-    away.setAttribute("aria-label", away.title);
-    item.append(mark, document.createTextNode(run.label), away);
-    item.title = `${run.name}: ${run.says}`;
-    return item;
-  })));
+  const without = run => () => choose(chosen.filter(name => name !== run.name));
+  $("legend").replaceChildren(...(one ? [] : shown.map(run => make(
+    "li", {title: `${run.name}: ${run.says}`}, swatch(run.colour), run.label,
+    make("button", {title: `Take ${run.name} out`, "aria-label": `Take ${run.name} out`, onclick: without(run)}, "×"),
+  ))));
 }
 
 /** The metrics and kinds of rows that there are; what was chosen stays, as far as it is there. */
@@ -98,19 +98,20 @@ function choices(found, usual) {
   for (const option of $("part").options) option.disabled = !parts.includes(option.value);
   $("part").value = part;
   if ([...$("metric").options].map(option => option.value).join() !== names.join()) {
-    $("metric").replaceChildren(...names.map(name => new Option(about.metrics[name] ?? name.replaceAll("_", " "), name)));
+    $("metric").replaceChildren(...names.map(name => new Option(nameOf(name), name)));
   }
   $("metric").value = metric;
   wanted = {metric, part};
 }
 
 function errorFigures(found) {
-  const lossy = curves => Object.entries(curves?.errors ?? {}).filter(([, lines]) => lines.bound.y.some(value => value > 0));
-  const names = [...new Set(found.flatMap(curves => lossy(curves).map(([role]) => role)))];
+  const lossy = ([, lines]) => lines.bound.y.some(value => value > 0);
+  const rolesOf = curves => Object.entries(curves?.errors ?? {}).filter(lossy).map(([role]) => role);
+  const names = [...new Set(found.flatMap(rolesOf))];
   $("compression").hidden = !names.length;
   for (const [role, figure] of roles) if (!names.includes(role)) { figure.box.remove(); roles.delete(role); }
   for (const role of names) {
-    if (!roles.has(role)) roles.set(role, new Figure($("roles"), {axis: "round", log: true, choose: false}, curvesOf, errorLines(role)));
+    if (!roles.has(role)) roles.set(role, new Figure($("roles"), ERRORS, curvesOf, errorLines(role)));
     roles.get(role).name = () => role;
     roles.get(role).show(shown);
   }
@@ -135,15 +136,15 @@ async function now() {
   if (!view) return;
   shown = view.runs.map((run, n) => ({...run, ...style(n, about.colours)}));
   heading(view);
-  for (const [place, part] of [["cards", "cards"], ["parties", "parties"], ["table", "table"], ["compared", "results"], ["settings", "settings"]]) {
-    put($(place), view[part]);
-  }
+  for (const [part, place] of Object.entries(PLACES)) put($(place), view[part]);
   $("attendance").hidden = !view.parties.trim();
   $("compare").hidden = !view.results.trim();
   bars($("bars"), view.bytes, about);
   const found = view.bytes.flatMap(one => Object.values(one.parties));
   purposes(Object.entries(about.parts).filter(([part]) => found.some(sent => sent[part])));
   const drawn = await Promise.all(shown.map(run => curvesOf(run, "epoch", null)));
+  const begun = drawn.some(curves => curves?.rounds);
+  for (const section of document.querySelectorAll("section.rounds")) section.hidden = !begun;
   choices(drawn, view.metric);
   for (const figure of learning) figure.show(shown);
   errorFigures(drawn);
@@ -155,12 +156,10 @@ for (const key of ["metric", "part"]) {
     show();
   };
 }
-const purposes = parts => $("purposes").replaceChildren(...parts.map(([part, [colour, alpha]]) => {
-  const item = document.createElement("li"), mark = document.createElement("i");
-  Object.assign(mark.style, {background: colour, opacity: alpha});
-  item.append(mark, document.createTextNode(about.purposes[part]));
-  return item;
-}));
+function purposes(parts) {
+  const item = ([part, [colour, alpha]]) => make("li", {}, swatch(colour, alpha), about.purposes[part]);
+  $("purposes").replaceChildren(...parts.map(item));
+}
 $("unfold").onclick = () => {
   const open = document.body.classList.toggle("unfolded");
   $("unfold").setAttribute("aria-expanded", open);
@@ -177,7 +176,11 @@ function news(rows, gone) {
   if (JSON.stringify(told) === marks) return;
   marks = JSON.stringify(told);
   if (timer) return;
-  timer = setTimeout(() => { timer = 0; last = performance.now(); show(); }, Math.max(0, PACE - (performance.now() - last)));
+  timer = setTimeout(() => {
+    timer = 0;
+    last = performance.now();
+    show();
+  }, Math.max(0, PACE - (performance.now() - last)));
 }
 
 const stream = new EventSource("/api/follow");

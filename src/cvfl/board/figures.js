@@ -1,5 +1,6 @@
 // Which lines stand in which plot: metric and loss over a choice of axes, errors beside their bounds, bytes as bars.
 
+import {make} from "./dom.js";
 import {Plot} from "./plot.js";
 import {clock, number} from "./scale.js";
 
@@ -12,50 +13,38 @@ export function style(n, colours) {
   return {colour: colours[n % colours.length], dash: DASHES[Math.floor(n / colours.length) % DASHES.length]};
 }
 
-function button(text, title, pressed, act) {
-  const made = document.createElement("button");
-  Object.assign(made, {textContent: text, title, onclick: act});
-  made.setAttribute("aria-pressed", pressed);
-  return made;
-}
-
 let count = 0;
 
 /** A figure with a title, a choice of axis, logarithms and zoom around a plot. */
 export class Figure {
   /** `curvesOf(run, axis, span)` promises the curves of a run; `linesOf(curves, run, n)` chooses the lines. */
   constructor(grid, {axis, choose = true, log = false, logX = false, none}, curvesOf, linesOf) {
-    Object.assign(this, {axis, curvesOf, linesOf, none, logX, logY: log, span: null, runs: [], ident: ++count, turn: 0});
-    this.box = document.createElement("figure");
-    const caption = document.createElement("figcaption"), host = document.createElement("div"), tools = document.createElement("span");
-    this.title = document.createElement("span");
-    host.className = "host";
-    tools.className = "switches";
-    caption.append(this.title);
+    Object.assign(this, {axis, curvesOf, linesOf, none, logX, logY: log, span: null, runs: []});
+    Object.assign(this, {ident: ++count, turn: 0, title: make("span")});
+    const caption = make("figcaption", {}, this.title), host = make("div", {className: "host"});
     if (choose) {
-      this.choice = document.createElement("select");
-      this.choice.setAttribute("aria-label", "Axis");
-      for (const [value, text] of Object.entries(AXES)) this.choice.append(new Option(`by ${text}`, value, false, value === axis));
+      const options = Object.entries(AXES).map(([value, text]) => new Option(`by ${text}`, value));
+      this.choice = make("select", {"aria-label": "Axis"}, ...options);
+      this.choice.value = axis;
       this.choice.onchange = () => { this.axis = this.choice.value; this.span = null; this.show(this.runs); };
       caption.append(this.choice);
     }
-    this.whole = button("whole", "Show the whole axis again (Esc)", false, () => this.zoom(null));
-    this.whole.hidden = true;
+    const all = {title: "Show the whole axis again (Esc)", hidden: true, onclick: () => this.zoom(null)};
+    this.whole = make("button", all, "whole");
     this.switches = {logX: this.toggle("log x", "logX"), logY: this.toggle("log y", "logY")};
-    tools.append(this.whole, ...Object.values(this.switches));
-    caption.append(tools);
-    this.box.append(caption, host);
+    caption.append(make("span", {className: "switches"}, this.whole, ...Object.values(this.switches)));
+    this.box = make("figure", {}, caption, host);
     grid.append(this.box);
     this.plot = new Plot(host, span => this.zoom(span));
   }
 
   toggle(text, key) {
-    const made = button(text, `${text[4]} axis logarithmic`, this[key], () => {
+    const onclick = () => {
       this[key] = !this[key];
       this.settled = true;
       this.show(this.runs);
-    });
-    return made;
+    };
+    return make("button", {title: `${text[4]} axis logarithmic`, "aria-pressed": this[key], onclick}, text);
   }
 
   /** As in reports: bytes of runs that lie far apart are drawn to a logarithmic scale, unless the reader has said. */
@@ -114,28 +103,23 @@ export function errorLines(role) {
 export function bars(grid, runs, about) {
   const total = found => Object.keys(about.parts).reduce((sum, part) => sum + (found[part] ?? 0), 0);
   const widest = Math.max(1, ...runs.flatMap(run => Object.values(run.parties).map(total)));
-  grid.replaceChildren(...runs.map(run => {
-    const box = document.createElement("figure"), caption = document.createElement("figcaption");
-    const list = document.createElement("div"), told = document.createElement("small");
-    caption.textContent = runs.length > 1 ? run.label : "By party";
-    list.className = "bars";
-    for (const [party, found] of Object.entries(run.parties)) {
-      const name = document.createElement("span"), bar = document.createElement("div"), sum = document.createElement("span");
-      name.textContent = name.title = party;
-      sum.textContent = `${number(total(found) / 1e6, 3)} MB`;
-      for (const [part, [colour, alpha]] of Object.entries(about.parts)) {
-        const piece = document.createElement("i");
-        piece.title = `${about.purposes[part]}: ${number((found[part] ?? 0) / 1e6, 3)} MB`;
-        Object.assign(piece.style, {width: `${100 * (found[part] ?? 0) / widest}%`, background: colour, opacity: alpha});
-        bar.append(piece);
-      }
-      bar.className = "bar";
-      bar.setAttribute("role", "img");
-      bar.setAttribute("aria-label", [...bar.children].map(piece => piece.title).join(", "));
-      list.append(name, bar, sum);
-    }
-    told.textContent = run.told;
-    box.append(caption, list, told);
-    return box;
-  }));
+  const mb = value => `${number((value ?? 0) / 1e6, 3)} MB`;
+  const piece = found => ([part, [background, opacity]]) => make("i", {
+    title: `${about.purposes[part]}: ${mb(found[part])}`,
+    style: {background, opacity, width: `${100 * (found[part] ?? 0) / widest}%`},
+  });
+  const bar = ([party, found]) => {
+    const pieces = Object.entries(about.parts).map(piece(found)), says = pieces.map(one => one.title).join(", ");
+    return [
+      make("span", {title: party}, party),
+      make("div", {className: "bar", role: "img", "aria-label": says}, ...pieces),
+      make("span", {}, mb(total(found))),
+    ];
+  };
+  grid.replaceChildren(...runs.map(run => make(
+    "figure", {},
+    make("figcaption", {}, make("span", {}, runs.length > 1 ? run.label : "By party")),
+    make("div", {className: "bars"}, ...Object.entries(run.parties).flatMap(bar)),
+    make("small", {}, run.told),
+  )));
 }

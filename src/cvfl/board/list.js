@@ -1,5 +1,7 @@
 // The list of runs: filtered, sorted, and chosen from by pointer or keys.
 
+import {make} from "./dom.js";
+
 const UNDER_WAY = ["preparing", "waiting", "training"];
 const LOW = ["loss", "RMSE", "MAE"];
 const ORDERS = {
@@ -14,12 +16,7 @@ function rank(row) {
   return LOW.includes(row.metric) ? -row.value : row.value;
 }
 
-function part(name, className, text) {
-  const made = document.createElement(name);
-  made.className = className;
-  made.textContent = text;
-  return made;
-}
+const megabytes = row => row.bytes === null ? "" : `${row.mb} MB`;
 
 export class List {
   /** `chosen` is a list of names in the order of their colours; `choose(names)` hears of another choice. */
@@ -47,27 +44,21 @@ export class List {
   }
 
   item(row) {
-    const item = document.createElement("li"), box = document.createElement("input");
-    const only = part("button", "only", ""), name = part("b", "", row.name);
-    box.type = "checkbox";
-    box.setAttribute("aria-label", `Compare ${row.name}`);
-    box.onchange = () => this.choose(box.checked ? [...this.chosen, row.name] : this.chosen.filter(one => one !== row.name));
-    only.onclick = () => this.choose([row.name]);
-    only.title = `${row.name}: ${row.says}`;
-    name.dir = "auto";
-    only.append(name, part("span", "note", row.note));
-    if (row.state !== "finished") only.append(part("span", `state ${row.state}`, row.says));
-    if (row.share !== null) {
-      const progress = document.createElement("progress");
-      Object.assign(progress, {max: 1, value: row.share});
-      progress.setAttribute("aria-label", "Rounds that are over");
-      only.append(progress);
-    }
-    const figures = part("span", "figures", "");
-    figures.append(part("b", "", row.score), part("span", "", row.metric || " "), part("span", "", row.bytes === null ? "" : `${row.mb} MB`));
-    item.append(box, only, figures);
-    item.dataset.name = row.name;
-    this.mark(item, row.name);
+    const {name, says, state, share} = row, others = () => this.chosen.filter(one => one !== name);
+    const onchange = event => this.choose(event.target.checked ? [...this.chosen, name] : others());
+    const item = make(
+      "li", {},
+      make("input", {type: "checkbox", "aria-label": `Compare ${name}`, onchange}),
+      make(
+        "button", {className: "only", title: `${name}: ${says}`, onclick: () => this.choose([name])},
+        make("b", {dir: "auto"}, name), make("span", {className: "note"}, row.note),
+        ...(state === "finished" ? [] : [make("span", {className: `state ${state}`}, says)]),
+        ...(share === null ? [] : [make("progress", {max: 1, value: share, "aria-label": "Rounds that are over"})]),
+      ),
+      make("span", {className: "figures"}, make("b", {title: row.metric}, row.score), make("span", {}, megabytes(row))),
+    );
+    item.dataset.name = name;
+    this.mark(item, name);
     return item;
   }
 
@@ -89,22 +80,27 @@ export class List {
   order() {
     const words = this.filter.value.toLowerCase().split(/\s+/).filter(word => word);
     const fits = row => words.every(word => `${row.name} ${row.note} ${row.state}`.toLowerCase().includes(word));
-    const going = row => UNDER_WAY.includes(row.state) ? 0 : 1;
+    const going = row => UNDER_WAY.includes(row.state) ? 0 : 1, order = ORDERS[this.sort.value];
     const shown = [...this.rows.values()].filter(fits)
-      .sort((one, other) => going(one) - going(other) || ORDERS[this.sort.value](one, other) || ORDERS.name(one, other));
+      .sort((one, other) => going(one) - going(other) || order(one, other) || ORDERS.name(one, other));
     const wanted = shown.map(row => this.items.get(row.name)), keep = new Set(wanted);
     for (const item of [...this.box.children]) if (!keep.has(item)) item.remove();
     if (!this.box.firstChild) this.box.append(...wanted);
-    else wanted.forEach((item, n) => { if (this.box.children[n] !== item) this.box.insertBefore(item, this.box.children[n] ?? null); });
+    else wanted.forEach((item, n) => {
+      if (this.box.children[n] !== item) this.box.insertBefore(item, this.box.children[n] ?? null);
+    });
     const all = this.rows.size, live = [...this.rows.values()].filter(row => going(row) === 0).length;
-    document.getElementById("count").textContent =
-      `${shown.length === all ? "" : `${shown.length.toLocaleString("en")} of `}${all.toLocaleString("en")} run${all === 1 ? "" : "s"}`
-      + (live ? `, ${live} under way` : "") + (this.more ? "; more are not listed" : "");
+    const count = value => value.toLocaleString("en");
+    document.getElementById("count").textContent = [
+      shown.length === all ? "" : `${count(shown.length)} of `, `${count(all)} run${all === 1 ? "" : "s"}`,
+      live ? `, ${live} under way` : "", this.more ? "; more are not listed" : "",
+    ].join("");
   }
 
   /** The runs to begin with: those that are under way, or the newest one. */
   first() {
-    const rows = [...this.rows.values()].sort(ORDERS.changed), going = rows.filter(row => UNDER_WAY.includes(row.state));
+    const rows = [...this.rows.values()].sort(ORDERS.changed);
+    const going = rows.filter(row => UNDER_WAY.includes(row.state));
     return (going.length ? going.slice(0, 1) : rows.slice(0, 1)).map(row => row.name);
   }
 }

@@ -5,24 +5,19 @@
 //
 // Colours come as CSS colours, so that the plot follows the page into dark mode. Nothing here knows what a run is.
 
-import {extent, number, scale} from "./scale.js";
+import {make, swatch} from "./dom.js";
+import {exact, extent, number, scale} from "./scale.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const ROOM = {top: 8, right: 14, bottom: 34, left: 52};
 const LABEL = 6.3;  // about how wide a character of a direct label is
 const LEAST = 6;    // pixels that count as a drag
+const NEAR = 9;     // pixels beyond the end of a line at which it is still read
 
 function element(name, attributes = {}, ...children) {
   const made = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   made.append(...children);
-  return made;
-}
-
-function html(name, className, text = "") {
-  const made = document.createElement(name);
-  made.className = className;
-  made.textContent = text;
   return made;
 }
 
@@ -44,10 +39,8 @@ export class Plot {
     this.given = null;
     this.cursor = null;
     this.svg = element("svg", {class: "plot", tabindex: 0, role: "group"});
-    this.tip = html("div", "tip");
-    this.said = html("div", "unseen");
-    this.said.setAttribute("aria-live", "polite");
-    this.tip.hidden = true;
+    this.tip = make("div", {className: "tip", hidden: true});
+    this.said = make("div", {className: "unseen", "aria-live": "polite"});
     host.append(this.svg, this.tip, this.said);
     this.listen();
     new ResizeObserver(() => this.render()).observe(host);
@@ -65,6 +58,12 @@ export class Plot {
     if (!given || width < 80) return;
     this.svg.replaceChildren();
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    this.x = null;
+    if (!given.lines.some(line => line.x.length)) {
+      const middle = {class: "none", x: width / 2, y: height / 2, "text-anchor": "middle"};
+      this.svg.append(element("text", middle, given.none ?? "nothing to draw yet"));
+      return;
+    }
     const named = this.named(width);
     const longest = Math.max(0, ...named.map(line => line.label.length));
     const right = named.length ? Math.min(136, longest * LABEL + 18) : ROOM.right;
@@ -79,14 +78,12 @@ export class Plot {
     this.edges = [ROOM.left, width - right, ROOM.top, height - ROOM.bottom];
     this.axes(width, height);
     const clip = `clip-${given.ident}`, [left, end, top, bottom] = this.edges;
-    this.svg.append(element("clipPath", {id: clip}, element("rect", {x: left, y: top - 4, width: end - left + 4, height: bottom - top + 8})));
+    const room = {x: left, y: top - 4, width: end - left + 4, height: bottom - top + 8};
+    this.svg.append(element("clipPath", {id: clip}, element("rect", room)));
     const body = element("g", {"clip-path": `url(#${clip})`});
     for (const line of lines) this.line(body, line);
     this.svg.append(body);
     this.direct(named, width - right + 6);
-    if (!lines.some(line => line.x.length)) {
-      this.svg.append(element("text", {class: "none", x: (left + end) / 2, y: (top + bottom) / 2, "text-anchor": "middle"}, given.none ?? "nothing to draw yet"));
-    }
     this.over = element("g", {class: "over"});
     this.svg.append(this.over);
     if (this.cursor !== null) this.point(this.cursor);
@@ -105,9 +102,10 @@ export class Plot {
       grid.append(element("line", {x1: left, x2: right, y1: y.at(value), y2: y.at(value)}));
       grid.append(element("text", {x: left - 7, y: y.at(value) + 4, "text-anchor": "end"}, number(value)));
     }
-    for (const value of x.ticks(Math.floor((right - left) / 64))) {
+    for (const value of x.ticks(Math.floor((right - left) / 52))) {
       grid.append(element("line", {x1: x.at(value), x2: x.at(value), y1: bottom, y2: bottom + 4, class: "tick"}));
-      grid.append(element("text", {x: x.at(value), y: bottom + 17, "text-anchor": "middle"}, (given.formX ?? number)(value)));
+      const below = {x: x.at(value), y: bottom + 17, "text-anchor": "middle"};
+      grid.append(element("text", below, (given.formX ?? number)(value)));
     }
     grid.append(element("line", {x1: left, x2: right, y1: bottom, y2: bottom, class: "base"}));
     grid.append(element("text", {x: right, y: bottom + 31, "text-anchor": "end", class: "what"}, given.labelX));
@@ -132,7 +130,8 @@ export class Plot {
       body.append(element("path", {class: "band", fill: line.colour, d: `M${[...band[0], ...band[1]].join("L")}Z`}));
     }
     const dash = line.dash ? {"stroke-dasharray": line.dash} : {};
-    body.append(element("path", {class: `line ${line.aside ? "aside" : ""}`, stroke: line.colour, d: path || "M0 0", ...dash}));
+    const kind = `line ${line.aside ? "aside" : ""}`;
+    body.append(element("path", {class: kind, stroke: line.colour, d: path || "M0 0", ...dash}));
     if (line.x.length === 1 && drawn(line.y[0])) {
       body.append(element("circle", {cx: this.x.at(line.x[0]), cy: this.y.at(line.y[0]), r: 3, fill: line.colour}));
     }
@@ -156,28 +155,33 @@ export class Plot {
   /** The cursor at a value of x: a line, a mark on each line, and what they are in words. */
   point(x, say = false) {
     const {lines, labelX, formX} = this.given, [left, right, top, bottom] = this.edges;
-    const found = lines.filter(line => line.x.length).map(line => ({line, n: nearest(line.x, x)}));
+    const place = this.x.at(x), near = value => Math.abs(this.x.at(value) - place) < NEAR;
+    const has = ({line: {x: xs}, n}) => near(xs[n]) || (xs[0] < x && x < xs[xs.length - 1]);
+    const all = lines.filter(line => line.x.length).map(line => ({line, n: nearest(line.x, x)}));
+    const there = all.filter(has);
+    const found = there.length ? there : all;
     this.over.replaceChildren();
     if (!found.length) return;
-    const best = found.reduce((one, other) => Math.abs(other.line.x[other.n] - x) < Math.abs(one.line.x[one.n] - x) ? other : one);
-    this.cursor = best.line.x[best.n];
-    const place = this.x.at(this.cursor);
-    if (place < left - 1 || place > right + 1) return this.leave();
-    this.over.append(element("line", {class: "cursor", x1: place, x2: place, y1: top, y2: bottom}));
-    const rows = [html("b", "", `${labelX} ${(formX ?? number)(this.cursor)}`)];
+    const closer = (one, other) => Math.abs(other - x) < Math.abs(one - x) ? other : one;
+    this.cursor = found.map(({line, n}) => line.x[n]).reduce(closer);
+    const at = this.x.at(this.cursor);
+    if (at < left - 1 || at > right + 1) return this.leave();
+    this.over.append(element("line", {class: "cursor", x1: at, x2: at, y1: top, y2: bottom}));
+    const rows = [make("b", {}, `${labelX} ${(formX ?? number)(this.cursor)}`)];
     for (const {line, n} of found) {
-      const y = line.y[n], at = this.y.at(y);
-      if (y !== null && Number.isFinite(at)) this.over.append(element("circle", {cx: this.x.at(line.x[n]), cy: at, r: 3.5, fill: line.colour}));
-      const row = html("span", ""), mark = html("i", "");
-      mark.style.background = line.colour;
-      row.append(mark, html("span", "", line.label), html("em", "", number(y)));
-      rows.push(row);
+      const y = line.y[n], height = this.y.at(y);
+      if (y !== null && Number.isFinite(height)) {
+        this.over.append(element("circle", {cx: this.x.at(line.x[n]), cy: height, r: 3.5, fill: line.colour}));
+      }
+      rows.push(make("span", {}, swatch(line.colour), make("span", {}, line.label), make("em", {}, exact(y))));
     }
     this.tip.replaceChildren(...rows);
     this.tip.hidden = false;
-    const beside = place + 12 + this.tip.offsetWidth < this.host.clientWidth ? place + 12 : Math.max(0, place - 12 - this.tip.offsetWidth);
+    const wide = this.tip.offsetWidth + 12;
+    const beside = at + wide < this.host.clientWidth ? at + 12 : Math.max(0, at - wide);
     this.tip.style.left = `${beside}px`;
-    if (say) this.said.textContent = rows.map(row => [...row.childNodes].map(part => part.textContent).join(" ")).join(", ");
+    const words = row => [...row.childNodes].map(part => part.textContent).join(" ").trim();
+    if (say) this.said.textContent = rows.map(words).join(", ");
   }
 
   leave() {
@@ -192,14 +196,17 @@ export class Plot {
       return Math.min(right, Math.max(left, event.clientX - box.left));
     };
     let from = null;
-    this.svg.addEventListener("pointerdown", event => { if (event.pointerType !== "touch" && this.x) from = inside(event); });
+    this.svg.addEventListener("pointerdown", event => {
+      if (event.pointerType !== "touch" && this.x) from = inside(event);
+    });
     this.svg.addEventListener("pointermove", event => {
       if (!this.x) return;
       const place = inside(event);
       this.point(this.x.value(place));
       if (from !== null && Math.abs(place - from) > LEAST) {
         const [, , top, bottom] = this.edges;
-        this.over.append(element("rect", {class: "chosen", x: Math.min(from, place), width: Math.abs(place - from), y: top, height: bottom - top}));
+        const span = {x: Math.min(from, place), width: Math.abs(place - from), y: top, height: bottom - top};
+        this.over.append(element("rect", {class: "chosen", ...span}));
       }
     });
     window.addEventListener("pointerup", event => {
@@ -219,7 +226,8 @@ export class Plot {
     const xs = [...new Set(this.given.lines.flatMap(line => line.x))].sort((one, other) => one - other)
       .filter(value => value >= this.x.low && value <= this.x.high);
     const at = this.cursor === null ? -1 : nearest(xs, this.cursor);
-    const moves = {ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: xs.length - 1, PageDown: at + 10, PageUp: at - 10};
+    const steps = {ArrowRight: at + 1, ArrowLeft: at - 1, PageDown: at + 10, PageUp: at - 10};
+    const moves = {...steps, Home: 0, End: xs.length - 1};
     const around = this.cursor ?? this.x.value((this.edges[0] + this.edges[1]) / 2);
     const closer = factor => [around - (around - this.x.low) * factor, around + (this.x.high - around) * factor];
     if (event.key in moves && xs.length) this.point(xs[Math.max(0, Math.min(xs.length - 1, moves[event.key]))], true);

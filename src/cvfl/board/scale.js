@@ -14,6 +14,12 @@ export function number(value, digits = 4) {
   return Number(value.toPrecision(digits)).toLocaleString("en", {maximumFractionDigits: 6});
 }
 
+/** The same with all of its digits, so that numbers below each other can be compared: 0.9020. */
+export function exact(value) {
+  const size = Math.abs(value);
+  return value !== null && size >= 1e-3 && size < 1e4 ? value.toPrecision(4) : number(value);
+}
+
 /** Seconds as people say them: 12 s, 3:05, 2:03:05. */
 export function clock(seconds) {
   if (seconds < 60) return `${number(seconds, 3)} s`;
@@ -30,7 +36,9 @@ function step(extent, most) {
 
 function linearTicks([low, high], most) {
   const by = step(high - low || 1, most), found = [];
-  for (let n = Math.ceil(low / by - 1e-9); n * by <= high + by * 1e-9; n++) found.push(Number((n * by).toPrecision(12)));
+  for (let n = Math.ceil(low / by - 1e-9); n * by <= high + by * 1e-9; n++) {
+    found.push(Number((n * by).toPrecision(12)));
+  }
   return found;
 }
 
@@ -77,7 +85,8 @@ export function extent(values, log, room = 0.04) {
     if (value > high) high = value;
   }
   if (low > high) return log ? [0.1, 1] : [0, 1];
-  if (low === high) return log ? [low / 2, high * 2] : [low - (Math.abs(low) || 1) / 2, high + (Math.abs(high) || 1) / 2];
+  if (low === high && log) return [low / 2, high * 2];
+  if (low === high) return [low - (Math.abs(low) || 1) / 2, high + (Math.abs(high) || 1) / 2];
   if (log) return [low * (low / high) ** room, high * (high / low) ** room];
   return [low - room * (high - low), high + room * (high - low)];
 }

@@ -77,7 +77,9 @@ def _nothing_yet(known: Known) -> Run:
 
 
 def _cards(chosen: Sequence[Known], series: Sequence[Series]) -> list[Card]:
-    return headline(Comparison(tuple(series))) if len(chosen) > 1 else _one(chosen[0], series[0].first)
+    if len(chosen) > 1:
+        return headline(Comparison(tuple(series)))
+    return _one(chosen[0], series[0].first) if chosen[0].record else []  # before the first round there is nothing
 
 
 def _one(known: Known, run: Run) -> list[Card]:
