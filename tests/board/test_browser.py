@@ -122,6 +122,7 @@ def test_the_list_is_filtered_and_sorted(page: Browser, port: int) -> None:
     assert page.run(names)[-1] == "demo/none"
     page.run("const f = document.getElementById('filter'); f.value = 'LATT 1'; f.oninput()")
     assert page.run(names) == ["demo/lattice"]
+    assert texts(page, "#runs li")[0] == "demo/latticelattice:bits=2 · seed 10.98750.0408 MB"
     assert page.run("return document.getElementById('count').textContent") == "1 of 3 runs"
 
 

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from board.made import finished
 from cvfl.cli import app
 from cvfl.cli.observers import Observer
+from cvfl.runs.progress import Progress
 from cvfl.runs.status import NAME, read_status, status_path
 
 CONFIG = 'rounds = 40\nbatch_size = 32\nevaluate_every = 5\n[data]\nname = "wine"\n[step_size]\neta = 0.1\n'
@@ -125,7 +126,7 @@ def test_a_run_is_shown_while_it_goes_on(folder: Path, monkeypatch: pytest.Monke
             url.append(str(values["url"]))
         told(self, event, **values)
 
-    def round_(self: Observer, progress: object) -> None:
+    def round_(self: Observer, progress: Progress) -> None:
         if progress.report.t0 == 30:
             time.sleep(0.6)
             seen.update(rows(int(url[0].rstrip("/").rpartition(":")[2])))
@@ -146,7 +147,7 @@ def test_a_run_is_shown_while_it_goes_on(folder: Path, monkeypatch: pytest.Monke
 
 
 def test_a_run_that_stops_says_so_and_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stops(self: Observer, progress: object) -> None:
+    def stops(self: Observer, progress: Progress) -> None:
         if progress.report.t0 == 9:
             raise KeyboardInterrupt
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from cvfl.runs import status
 from cvfl.runs.status import NAME, StatusFile, read_status, status_path
 
 
@@ -56,7 +55,7 @@ def test_a_process_that_was_killed_is_not_there(tmp_path: Path) -> None:
 
 def test_parties_come_owe_leave_and_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1000.0]
-    monkeypatch.setattr(status.time, "time", lambda: clock[0])
+    monkeypatch.setattr("cvfl.runs.status.time.time", lambda: clock[0])
     file = StatusFile(tmp_path / "one", {})
 
     def look(missing: list[str], awaited: dict[str, int]) -> dict[str, tuple[bool, float, int, float | None]]:

@@ -16,6 +16,7 @@ import asyncio
 import json
 import math
 from collections.abc import AsyncIterator, Callable
+from importlib.metadata import version
 from importlib.resources import files
 from typing import Any, TypeVar
 
@@ -27,7 +28,6 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from cvfl import __version__
 from cvfl.board.catalogue import LOOK, Catalogue
 from cvfl.board.curves import AXES, curves
 from cvfl.board.guard import ENTER, Gate, Guard
@@ -126,7 +126,7 @@ def make_app(board: Board, gate: Gate) -> ASGIApp:
         "purposes": {part: PURPOSES.get(part, part) for part in PARTS},
         "metrics": METRICS,
     }
-    page = templates.get_template("board.html.j2").render(version=__version__, about=json.dumps(about))
+    page = templates.get_template("board.html.j2").render(version=version("cvfl"), about=json.dumps(about))
     form = templates.get_template("enter.html.j2").render(enter=ENTER)
 
     async def shell(request: Request) -> Response:
