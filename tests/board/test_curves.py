@@ -66,7 +66,6 @@ def test_a_part_of_the_axis_has_more_points_of_it(columns: Columns, monkeypatch:
     assert part["loss"]["x"] == list(range(49, 59))  # and one on each side
     assert part["metrics"]["test"]["loss"]["x"] == [45, 50, 55, 60]
     assert curves(columns, "round", (1000, 2000))["loss"]["x"] == [100]
-    assert curves(columns, "round", (60, 50))["errors"]["bank"]["bound"]["x"] == []
 
 
 def test_what_is_no_number_is_left_out(tmp_path: Path) -> None:
