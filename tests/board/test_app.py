@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from email.message import Message
 from http.client import HTTPConnection, HTTPResponse
@@ -157,6 +158,15 @@ def test_curves_and_a_part_of_them(port: int) -> None:
     )
     assert len(whole["loss"]["x"]) == 40
     assert part["loss"]["x"] == [9, 10, 11, 12, 13]
+
+
+def test_many_questions_at_once_have_the_answers_of_one(tmp_path: Path) -> None:
+    finished(tmp_path / "one", rounds=3000)
+    with shown(tmp_path) as port, ThreadPoolExecutor(8) as pool:
+        paths = [f"/api/curves?run=one&axis={axis}" for axis in ("epoch", "bytes", "round", "seconds")] * 4
+        answers = [*pool.map(lambda path: get(port, path), paths)]
+        assert {answer["rounds"] for answer in answers} == {3000}
+        assert len({json.dumps(answer["loss"]["y"]) for answer in answers}) == 1
 
 
 @pytest.mark.parametrize("query", ["axis=rubbish&from=x&to=nan", "axis=&from=1e999", "from=5&to=1"])

@@ -129,6 +129,27 @@ def test_what_has_not_changed_is_not_read_again(tmp_path: Path, monkeypatch: pyt
     assert "new" not in catalogue.rows
 
 
+def test_folders_that_may_not_be_read_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finished(tmp_path / "mine")
+    finished(tmp_path / "theirs")
+    StatusFile(tmp_path / "theirs", CONFIG, tmp_path / "state" / "metrics.jsonl").tell("training")
+    stat, scandir = Path.stat, os.scandir
+
+    def refused(path: Path, **how: bool) -> os.stat_result:
+        if "theirs" in path.parts:
+            raise PermissionError(13, "Permission denied")
+        return stat(path, **how)
+
+    def listed(path: Path) -> object:
+        if Path(path).name == "theirs":
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(Path, "stat", refused)
+    monkeypatch.setattr(os, "scandir", listed)
+    assert rows(tmp_path)["mine"]["state"] == "finished"
+
+
 def test_of_very_many_runs_the_first_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "MOST", 3)
     for n in range(5):

@@ -205,7 +205,7 @@ def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
 
 def test_the_list_of_commands_is_whole_and_loads_none() -> None:
     """What takes seconds to load is not there; the files of the folder are all commands or what they share."""
-    shared = {"__init__", "__main__", "display", "errors", "observers", "plot", "tables", "role", "nvflare_job"}
+    shared = {"__init__", "__main__", "display", "errors", "observers", "plot", "tables", "role", "live", "nvflare_job"}
     files = {file.stem for file in Path(commands.__file__).parent.glob("*.py")}
     assert files - shared == {name for name in NAMES if name not in FILES} - {"nvflare-job"}
     script = "import sys; from cvfl.cli import main\ntry: main()\nfinally: print('torch' in sys.modules)"

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import threading
 from collections.abc import AsyncIterator, Callable
 from importlib.metadata import version
 from importlib.resources import files
@@ -55,15 +56,16 @@ class Board:
     """Answers requests about the runs of a catalogue, until it is `over`."""
 
     def __init__(self, catalogue: Catalogue) -> None:
-        self.catalogue = catalogue
+        self.catalogue, self._lock = catalogue, threading.Lock()
         self.over = False
 
     async def _look(self, answer: Callable[[], Result]) -> Result:
-        """An answer of what is there now, found in a thread: other requests go on."""
+        """An answer of what is there now, found in a thread, one after the other: files and streams go on meanwhile."""
 
         def found() -> Result:
-            self.catalogue.refresh()
-            return answer()
+            with self._lock:
+                self.catalogue.refresh()
+                return answer()
 
         return await asyncio.to_thread(found)
 
@@ -103,7 +105,7 @@ class Board:
         silent = 0.0
         while not self.over and not await request.is_disconnected():
             await asyncio.sleep(LOOK)
-            rows = (await self._look(lambda: self.catalogue.rows)).copy()
+            rows = await self._look(lambda: self.catalogue.rows)
             changed = [row for name, row in rows.items() if told.get(name) != row]
             gone = [*(told.keys() - rows.keys())]
             silent += LOOK

@@ -1,8 +1,7 @@
-"""All runs below a folder, looked at again and again: what has not changed is not read twice."""
+"""All runs below a folder, looked at by one thread at a time: what has not changed is not read twice."""
 
 from __future__ import annotations
 
-import threading
 import time
 from pathlib import Path
 
@@ -24,8 +23,7 @@ class Catalogue:
     """The runs below `root`, by name."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
-        self._lock = threading.Lock()
+        self.root = root.resolve()
         self._known: dict[str, Known] = {}
         self._marks: dict[str, object] = {}
         self._rows: dict[str, Row] = {}
@@ -33,25 +31,22 @@ class Catalogue:
         self._looked = self._searched = float("-inf")
 
     def refresh(self) -> None:
-        """Look again, unless somebody has just done so."""
-        with self._lock:
-            now = time.monotonic()
-            if now - self._looked < LOOK / 2:
-                return
-            search = now - self._searched >= _SEARCH
-            if search:
-                self._found = find(self.root)
-                self._forget()
-            for place in self._found.places:
-                known = self._known.get(place.name)
-                if known is None or known.under_way or search:
-                    mark = (*(stamp(place.path / name) for name in _FILES), stamp(status_path(place.path)))
-                    if known is None or known.under_way or mark != self._marks[place.name]:
-                        self._see(Known(place, known.columns_read if known else None), mark)
-            self._close()
-            self._looked = now
-            if search:
-                self._searched = now
+        """Look again, unless it was just done."""
+        now = time.monotonic()
+        if now - self._looked < LOOK / 2:
+            return
+        search = now - self._searched >= _SEARCH
+        if search:
+            self._found, self._searched = find(self.root), now
+            self._forget()
+        for place in self._found.places:
+            known = self._known.get(place.name)
+            if known is None or known.under_way or search:
+                mark = (*(stamp(place.path / name) for name in _FILES), stamp(status_path(place.path)))
+                if known is None or known.under_way or mark != self._marks[place.name]:
+                    self._see(Known(place, known.columns_read if known else None), mark)
+        self._close()
+        self._looked = now
 
     def _see(self, known: Known, mark: object) -> None:
         """Keep a look at a run; a status that an aborted run has left behind is none."""
@@ -75,8 +70,7 @@ class Catalogue:
     @property
     def rows(self) -> dict[str, Row]:
         """A row of the list a run, by name."""
-        with self._lock:
-            return dict(self._rows)
+        return dict(self._rows)
 
     @property
     def more(self) -> bool:
@@ -85,5 +79,4 @@ class Catalogue:
 
     def known(self, name: str) -> Known | None:
         """A run by its name, if it is listed."""
-        with self._lock:
-            return self._known.get(name) if name in self._rows else None
+        return self._known.get(name) if name in self._rows else None

@@ -39,12 +39,12 @@ class Known:
     def journal(self) -> Path:
         """Where its lines are: in its directory or, as long as there is none, with the state of its server."""
         own, told = self.path / "metrics.jsonl", self.status.journal if self.status else None
-        return Path(told) if told and Path(told).name == own.name and not own.exists() else own
+        return Path(told) if told and Path(told).name == own.name and stamp(own) is None else own
 
     @cached_property
     def exists(self) -> bool:
         """Whether there is anything of it: a process that is there, or something on the disk."""
-        return self.under_way or self.path.is_dir() or self.journal.exists()
+        return self.under_way or stamp(self.path) is not None or stamp(self.journal) is not None
 
     @property
     def columns(self) -> Columns:
@@ -68,7 +68,7 @@ class Known:
     @cached_property
     def _read(self) -> Summary | str | None:
         """Its summary; what is wrong with it, in a line; or None, if there is none yet."""
-        if not (self.path / "summary.json").exists():
+        if stamp(self.path / "summary.json") is None:
             return None
         try:
             return read_summary(self.path)
@@ -95,16 +95,14 @@ class Known:
             return "damaged"
         if status is not None and status.phase == "failed":
             return "failed"
-        if (self.path / "state").is_dir():
+        if stamp(self.path / "state") is not None:
             return "stopped" if status is not None or self._silent else "training"
         return "finished" if isinstance(self._read, Summary) and self._read.completed else "stopped"
 
     @property
     def _silent(self) -> bool:
-        try:
-            return time.time() - self.journal.stat().st_mtime > _SILENT
-        except OSError:
-            return True
+        mark = stamp(self.journal)
+        return mark is None or time.time() - mark[0] / 1e9 > _SILENT
 
     @property
     def under_way(self) -> bool:
@@ -226,7 +224,7 @@ _LISTED = ("accuracy", "roc_auc", "r2", "rmse")
 
 
 def stamp(path: Path) -> tuple[int, int, int] | None:
-    """What changes when a file does; None if there is none."""
+    """What changes when a file does; None if there is none, or none that can be seen."""
     try:
         found = path.stat()
     except OSError:

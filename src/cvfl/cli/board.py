@@ -23,9 +23,9 @@ def board(
     token: Annotated[Path | None, typer.Option(help="File with the token that whoever looks has to give.")] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open it in a browser of this machine.")] = False,
 ) -> None:
-    """Show runs in the browser: follow those under way, compare any of them, until Ctrl-C.
+    """Show runs in the browser: follow those under way, compare any of them.
 
-    The page reads run directories and changes nothing. It needs no network, and nothing but this machine reaches it
+    The page reads run directories and changes nothing. It needs no network, only this machine reaches it
     unless --host says so.
 
     Example: cvfl board runs --port 8080
