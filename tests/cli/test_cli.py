@@ -211,6 +211,7 @@ def test_the_list_of_commands_is_whole_and_loads_none() -> None:
         "__main__",
         "display",
         "errors",
+        "live",
         "observers",
         "plot",
         "tables",

@@ -19,6 +19,7 @@ COMMANDS = {
         "`auto`.",
         "init": "Write a commented configuration for your own tables; in a terminal it asks for what is missing.",
         "train": "Train a federation on this machine and write its run directory; every runtime gives the same result.",
+        "board": "Show runs in the browser: follow those under way, compare any of them.",
         "report": "Write report, tables and figures of recorded runs, without training.",
     },
     "Data": {

@@ -42,7 +42,9 @@ MLflow = Annotated[
         "--mlflow", metavar="URI", help="Log the run to this tracking server or database, such as sqlite:///mlflow.db."
     ),
 ]
-Board = Annotated[Path | None, typer.Option("--tensorboard", help="Write scalars for TensorBoard to this folder.")]
+TensorBoard = Annotated[
+    Path | None, typer.Option("--tensorboard", help="Write scalars for TensorBoard to this folder.")
+]
 
 
 def check_kind(

@@ -12,11 +12,11 @@ from rich.console import Console
 
 from cvfl.cli.align import alignment_line
 from cvfl.cli.errors import extra, one_line
+from cvfl.cli.live import BoardAt, BoardToken, Recorded, recorded, shown
 from cvfl.cli.observers import Observer, observed
 from cvfl.cli.role import (
     FROM,
     Again,
-    Board,
     Changes,
     Config,
     Insecure,
@@ -26,6 +26,7 @@ from cvfl.cli.role import (
     Restart,
     Serve,
     State,
+    TensorBoard,
     Without,
     check_kind,
     identity_of,
@@ -61,8 +62,10 @@ def server(
     change: Changes = None,
     insecure: Insecure = False,
     log_json: LogJson = False,
-    tensorboard: Board = None,
+    tensorboard: TensorBoard = None,
     mlflow: MLflow = None,
+    board: BoardAt = None,
+    board_token: BoardToken = None,
     predict: Predict = False,
     without: Without = None,
     serve: Serve = False,
@@ -82,6 +85,7 @@ def server(
 
     Example: cvfl server federation.toml --set network.address=0.0.0.0:8443 --set network.certificates=certs
     Example: cvfl server may.toml --from runs/april-0
+    Example: cvfl server federation.toml --board 127.0.0.1:8080
     """
     console = Console(highlight=False)
     with (
@@ -115,9 +119,14 @@ def server(
         stack.callback(run.close)
         if align_again:
             run.role.keeper.forget()
-        with tracked(mlflow, target.name, settings, seen) as tracking:
-            with monitored(run, seen):
-                _listen(run.end, settings, insecure, seen)
+        with (
+            tracked(mlflow, target.name, settings, seen) as tracking,
+            shown(target, board, board_token, seen),
+            recorded(seen, target, settings, run.lines) as told,
+        ):
+            run.on_round = told.round
+            with monitored(run, told):
+                _listen(run.end, settings, insecure, told)
             result = run.finish(target)
             if tracking:
                 tracking.finish(target, result.summary)
@@ -145,6 +154,7 @@ def _listen(role: ServerEnd, settings: RunConfig, insecure: bool, seen: Observer
         network.max_frame_mb << 20,
         network.round_limit,
         seen.event,
+        on_turn=(lambda: seen.look(role)) if isinstance(seen, Recorded) else lambda: None,
     )
     host = network.address.rpartition(":")[0]
     seen.event("listening", address=f"{host}:{carrier.port}", parties=", ".join(role.names))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import ExitStack
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -14,8 +15,9 @@ from rich.console import Console
 from cvfl.advise.references import add_references, fit_references
 from cvfl.cli.align import alignment_line
 from cvfl.cli.errors import one_line
+from cvfl.cli.live import recorded, shown, usual_address
 from cvfl.cli.observers import Observer, observed, replay
-from cvfl.cli.role import Board, MLflow
+from cvfl.cli.role import MLflow, TensorBoard
 from cvfl.cli.tables import (
     budget_lines,
     label_lines,
@@ -75,12 +77,16 @@ def train(
     compare: Annotated[
         bool, typer.Option("--compare", help="Also fit usual models to the joined table and to each party's alone.")
     ] = False,
-    tensorboard: Board = None,
+    tensorboard: TensorBoard = None,
     mlflow: MLflow = None,
+    board: Annotated[
+        bool, typer.Option("--board", help="Show the run in the browser meanwhile, as `cvfl board` does.")
+    ] = False,
 ) -> None:
     """Train a federation on this machine and write its run directory; every runtime gives the same result.
 
     Example: cvfl train examples/digits.toml --set compressor=scalar:bits=2 --set seed=7 --out runs/scalar-7
+    Example: cvfl train examples/digits.toml --board
     Example: cvfl train may.toml --from runs/april-0
     Example: cvfl train may.toml --from runs/april-0 --runtime grpc
     """
@@ -92,10 +98,12 @@ def train(
         usual = Path("runs") / f"{config.stem}-{settings.seed}"
         target = out or (_stopped(usual) if resume else free_path(usual))
         RunDirectory(target, resume, start.told if start else None).check(settings)  # refused now, not after alignment
-        with (
-            observed(console, config.stem, log_json, tensorboard) as seen,
-            tracked(mlflow, target.name, settings, seen) as tracking,
-        ):
+        with ExitStack() as stack:
+            seen: Observer = stack.enter_context(observed(console, config.stem, log_json, tensorboard))
+            tracking = stack.enter_context(tracked(mlflow, target.name, settings, seen))
+            stack.enter_context(shown(target, usual_address() if board else None, None, seen))
+            if runtime is not Runtime.GRPC:  # else the server's process tells
+                seen = told = stack.enter_context(recorded(seen, target, settings))
             if align_again:
                 shutil.rmtree(alignment_folder(config), ignore_errors=True)
             here = runtime is Runtime.INPROCESS or compare
@@ -112,6 +120,7 @@ def train(
                         on_step=seen.step,
                         start=start,
                     ).summary
+                    told.over = "finished" if summary["completed"] else "stopped"
                 case Runtime.NVFLARE:
                     summary = train_nvflare(settings, target, config.stem, seen.round, start).summary
                 case Runtime.GRPC:
@@ -134,10 +143,10 @@ def train(
             console.print(references_table(summary))
             console.print(gained(Summary.model_validate(summary)), soft_wrap=True)
         if "kept" in summary:
-            told = (
+            ending = (
                 f"ended after round {summary['rounds']}; models are those of round {summary['kept'] + 1}, the best on"
             )
-            console.print(f"{told} validation rows", soft_wrap=True)
+            console.print(f"{ending} validation rows", soft_wrap=True)
         console.print(f"{target}: summary.json, metrics.jsonl, report.html")
         if not summary["completed"]:
             again = f"--resume --out {target}" + (f" --from {from_run}" if from_run else "")

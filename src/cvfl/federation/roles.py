@@ -100,6 +100,11 @@ class ServerRun:
         self.end = ObservedServer(self.role, [self._recorder])
         self._times = self.end.times
 
+    @property
+    def lines(self) -> Path:
+        """The file of the lines so far, while there is no run directory."""
+        return self._journal.path
+
     def _record(self, report: RoundReport) -> None:
         assert self.role.rounds.server is not None
         plan, meter = self.role.rounds.server.plan, self.role.rounds.meter

@@ -9,6 +9,14 @@ INK = "#010203"
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
 BROWN, GREY = "#96602c", "#777f8a"
 COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INK, BROWN, GREY)
+PARTS = {
+    "up": (BLUE, 1.0),
+    "down": (ORANGE, 1.0),
+    "evaluation": (INK, 0.35),
+    "alignment": (GREEN, 1.0),
+    "setup": (PURPLE, 1.0),
+}
+"""How bytes by what they were for are drawn: a colour and its opacity."""
 
 
 def colour(n: int) -> str:

@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from cvfl.protocol.learning.metrics import BETTER_LOW
-from cvfl.report.colours import BLUE, COLOURS, GREEN, INK, ORANGE, PURPLE
+from cvfl.report.colours import COLOURS, INK, PARTS
 from cvfl.report.format import MB, PURPOSES, plain
 from cvfl.report.series import Curve, Series, Spread
 from cvfl.report.svg import inline
@@ -26,15 +26,6 @@ _MARKS = 8
 _STEPS = (1, 2, 5, 10)
 _DOTS = (0, (1.4, 1.4))
 _ERRORS: dict[str, Any] = {"bound": _DOTS, "expected": _DASHES[1], "measured": "-"}
-
-_PARTS = {
-    "up": (BLUE, 1.0),
-    "down": (ORANGE, 1.0),
-    "evaluation": (INK, 0.35),
-    "alignment": (GREEN, 1.0),
-    "setup": (PURPLE, 1.0),
-}
-"""How bytes by what they were for are drawn."""
 
 # In points. A phone shows a figure at about this width, where the text is then as large as it says.
 _WIDTH, _NARROW = 360.0, 310.0
@@ -134,8 +125,8 @@ def bytes_by_party(one: Series, widest: float, ident: str) -> str:
     with matplotlib.rc_context(STYLE):
         figure, axes = new_axes(64 + 20 * len(parties))
         start = [0.0] * len(parties)
-        counted = [part for part in _PARTS if any(getattr(sent, part) for sent in parties.values())]
-        parts = [(PURPOSES.get(part, part), *_PARTS[part]) for part in counted]
+        counted = [part for part in PARTS if any(getattr(sent, part) for sent in parties.values())]
+        parts = [(PURPOSES.get(part, part), *PARTS[part]) for part in counted]
         for part, (_, colour_, alpha) in zip(counted, parts, strict=True):
             widths = [(getattr(sent, part) or 0) / MB for sent in parties.values()]
             axes.barh(range(len(parties)), widths, 0.66, left=start, color=colour_, alpha=alpha, linewidth=0)

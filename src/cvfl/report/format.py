@@ -80,6 +80,17 @@ def plain(value: float) -> str:
     return f"10{raised}" if factor == "1" else f"{factor}×10{raised}"
 
 
+def clock(seconds: float) -> str:
+    """A time span: 12 s, 3:05, 2:03:05, 4 d 02:03."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, hours, days = whole // 60 % 60, whole // 3600 % 24, whole // 86400
+    if days:
+        return f"{days} d {hours:02}:{minutes:02}"
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
 def share(value: float) -> str:
     """A part of a whole."""
     return f"{value:.1%}"

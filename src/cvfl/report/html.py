@@ -76,6 +76,11 @@ for _kind in (Heading, Table, Details, Figures, Value):
     _templates.tests[_kind.__name__.lower()] = lambda part, kind=_kind: isinstance(part, kind)
 
 
+def fragment(parts: Sequence[str | Heading | Table | Details | Figures], cards: Sequence[Card] = ()) -> str:
+    """Parts of a page as HTML, for a page that is there already."""
+    return _templates.get_template("fragment.html.j2").render(parts=parts, cards_shown=cards)
+
+
 def write_page(page: Page, out: Path) -> None:
     """Write the page to a file."""
     text = _templates.get_template("report.html.j2").render(page=page)

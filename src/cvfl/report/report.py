@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from operator import attrgetter
@@ -13,20 +13,20 @@ from cvfl.errors import DataError
 from cvfl.report import figures
 from cvfl.report.analysis import analysis_sections
 from cvfl.report.certificate import certificate_section, is_certified
-from cvfl.report.colours import colour
-from cvfl.report.format import NOT_RECORDED, NOTHING, Form, amount, megabytes, metric_label, share
+from cvfl.report.format import NOTHING, amount, megabytes, metric_label, share
 from cvfl.report.html import Details, Figures, Heading, Page, Section, write_page
 from cvfl.report.labels import labels_section
 from cvfl.report.leakage import comparison, run_tables
 from cvfl.report.noise import noise_section
 from cvfl.report.references import references_section
-from cvfl.report.results import BYTES, Comparison, headline, results_section
+from cvfl.report.results import Comparison, headline, results_section
 from cvfl.report.series import POINTS, Series, spread, to_series
 from cvfl.report.svg import Drawn
 from cvfl.report.table import Row, Table, Text
+from cvfl.report.tables import bytes_table, matrix, named
 from cvfl.report.times import is_timed, times_section
 from cvfl.runs.read import read_run
-from cvfl.runs.record import Run, Sent
+from cvfl.runs.record import Run
 
 
 @dataclass(frozen=True)
@@ -151,14 +151,8 @@ def _evaluated(one: Series, metric: str | None) -> bool:
 
 def _bytes(series: Sequence[Series], idents: Iterator[str]) -> Section:
     parties = [sent for one in series for sent in one.by_party().values()]
-    mb = megabytes([value for sent in parties for value in (sent.up, sent.down, sent.evaluation)])
     whole = all(sent.whole for sent in parties)
     widest = max((sent.total for sent in parties), default=0.0)
-    groups = [
-        (_named(one, n), [_bytes_row(name, sent, mb) for name, sent in one.by_party().items()])
-        for n, one in enumerate(series)
-    ]
-    head = ("Party", *BYTES.values())
     missing = "" if whole else " Alignment and set-up of some runs were not recorded, and are not in their totals."
     scale = " All runs are drawn to one scale." * (len(series) > 1)
     return Section(
@@ -166,15 +160,10 @@ def _bytes(series: Sequence[Series], idents: Iterator[str]) -> Section:
         [
             f"MB by party: of training up to the server and down from it, of all else in both ways.{missing}{scale}",
             Figures([Drawn(one.label, figures.bytes_by_party(one, widest, next(idents))) for one in series]),
-            Details(Table("Bytes by party", head, groups=groups), shown=len(series) == 1),
+            Details(bytes_table(series), shown=len(series) == 1),
             *_formula(series),
         ],
     )
-
-
-def _bytes_row(name: str, sent: Sent, mb: Form) -> Row:
-    values = [getattr(sent, part) for part in BYTES]
-    return name, *(NOT_RECORDED if value is None else mb(value) for value in values)
 
 
 def _formula(series: Sequence[Series]) -> list[Heading | str | Table]:
@@ -183,7 +172,7 @@ def _formula(series: Sequence[Series]) -> list[Heading | str | Table]:
     ]
     mb = megabytes([value for _, one, formula in known for value in (formula, one.sent().training)])
     rows = [
-        (_named(one, n), mb(formula), mb(sent := one.sent().training), share(sent / formula))
+        (named(one, n), mb(formula), mb(sent := one.sent().training), share(sent / formula))
         for n, one, formula in known
         if formula > 0
     ]
@@ -216,10 +205,10 @@ def _errors(series: Sequence[Series], idents: Iterator[str]) -> Section:
 def _error_row(one: Series, n: int) -> Row:
     errors = [run.error for run in one.runs if run.error]
     if len(errors) < len(one.runs):
-        return (_named(one, n), *[NOTHING] * 4)
+        return (named(one, n), *[NOTHING] * 4)
     parts = [spread([getattr(error, part) for error in errors]).mean for part in ("measured", "expected", "bound")]
     warning = "exceeds the bound" if one.over_bound else ""
-    return (_named(one, n), *map(amount, parts), Text(_bound_share(parts[0], parts[2]), warning=warning))
+    return (named(one, n), *map(amount, parts), Text(_bound_share(parts[0], parts[2]), warning=warning))
 
 
 def _bound_share(measured: float, bound: float) -> str:
@@ -253,10 +242,10 @@ def _by_observer(label: str, found: Table) -> Table:
 def _details(series: Sequence[Series]) -> Section:
     labels = [one.label for one in series]
     seeds = [{"seed": ", ".join(str(run.seed) for run in one.runs)} for one in series]
-    settings = _matrix([{**one.first.settings, **seed} for one, seed in zip(series, seeds, strict=True)])
-    versions = _matrix([one.first.versions for one in series])
+    settings = matrix([{**one.first.settings, **seed} for one, seed in zip(series, seeds, strict=True)])
+    versions = matrix([one.first.versions for one in series])
     hashes = [
-        (_named(one, n, f"seed {run.seed}"), [*run.parameters.items()])
+        (named(one, n, f"seed {run.seed}"), [*run.parameters.items()])
         for n, one in enumerate(series)
         for run in one.runs
         if run.parameters
@@ -267,19 +256,6 @@ def _details(series: Sequence[Series]) -> Section:
         Table("Parameter hashes", ("Role", "SHA-256"), groups=hashes, texts=True),
     )
     return Section("Details", [Details(table) for table in tables if table.rows or table.groups])
-
-
-def _matrix(columns: Sequence[Mapping[str, str]]) -> list[Row]:
-    """A row a key, a column a run; where the runs differ the values are bold."""
-    rows: list[Row] = []
-    for key in dict.fromkeys(key for found in columns for key in found):
-        values = [found.get(key, NOTHING) for found in columns]
-        rows.append((key, *(Text(value, bold=len(set(values)) > 1) for value in values)))
-    return rows
-
-
-def _named(one: Series, n: int, about: str = "") -> Text:
-    return Text(one.label, colour=colour(n), about=about)
 
 
 def _upper(text: str) -> str:

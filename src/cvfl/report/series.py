@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -98,16 +98,20 @@ class Series:
         Seeds that split rows differently have epochs, and so evaluations, of slightly different lengths.
         """
         histories = [[line for line in run.history if y(line) is not None and not line.aside] for run in self.runs]
-        shared = min(map(len, histories))
-        size = max(1, math.ceil(shared / POINTS))
         xs, ys, deviations = [], [], []
-        for start in range(0, shared, size):
-            window = [lines[start : min(start + size, shared)] for lines in histories]
+        for part in windows(min(map(len, histories))):
+            window = [lines[part] for lines in histories]
             point = spread([fmean([value for line in lines if (value := y(line)) is not None]) for lines in window])
             xs.append(fmean([x(line) for lines in window for line in lines]))
             ys.append(point.mean)
             deviations.append(point.deviation or 0.0)
         return Curve(tuple(xs), tuple(ys), tuple(deviations) if len(self.runs) > 1 else None)
+
+
+def windows(count: int, most: int = POINTS) -> Iterator[slice]:
+    """So many points in at most `most` windows of equal length, of which the last may be shorter."""
+    size = max(1, math.ceil(count / most))
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
 
 def spread(values: Sequence[float]) -> Spread:

@@ -7,6 +7,7 @@ RUN/summary.json        the figures that people quote
 RUN/parameters/         what each role needs to predict: its weights, its preparation and its bundle, see bundle.py
 RUN/report.html         the same for the eye
 RUN/analysis.json       how good the models are on test rows, and what each party brings
+RUN/status.json         how the run went: its process, who was connected; see status.py
 RUN/audit.json          what a curious role could learn, once `cvfl audit` was there
 RUN/state/              what a run that is not complete needs to be taken up again
 """

@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 from cvfl.errors import DataError
 from cvfl.runs.analysis import read_analysis
 from cvfl.runs.audit import read_audit
-from cvfl.runs.record import Record, Round, Run
+from cvfl.runs.record import Record, Round, Run, Summary
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
@@ -33,11 +33,11 @@ _EXPECTED = {
 }
 
 
-def read_run(directory: Path) -> Run:
+def read_run(directory: Path, with_history: bool = True) -> Run:
     """Read a run directory; what is missing or malformed raises DataError with the file's name."""
     path = directory / "summary.json"
     summary = _parse(_read(path), str(path))
-    history = tuple(_history(directory / "metrics.jsonl"))
+    history = tuple(_history(directory / "metrics.jsonl")) if with_history else ()
     if isinstance(summary, dict):
         config, seconds = summary.get("config"), summary.get("round_seconds")
         summary |= {
@@ -50,11 +50,30 @@ def read_run(directory: Path) -> Run:
     return _checked(Run, summary, str(path))
 
 
+def read_summary(directory: Path) -> Summary:
+    """The summary of a run alone."""
+    path = directory / "summary.json"
+    return _checked(Summary, _parse(_read(path), str(path)), str(path))
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """The configuration of a run that has no summary yet; nothing if it cannot be read."""
+    try:
+        found = _parse(_read(directory / "config.json"), "")
+    except DataError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _history(path: Path) -> Iterator[Round]:
     text = _read(path).removesuffix("\n")
     for n, line in enumerate(text.split("\n") if text else (), start=1):
-        where = f"{path}, line {n}"
-        yield _checked(Round, _parse(line, where), where)
+        yield parse_round(line, f"{path}, line {n}")
+
+
+def parse_round(line: str, where: str) -> Round:
+    """A line of metrics.jsonl, which is at `where`."""
+    return _checked(Round, _parse(line, where), where)
 
 
 def _round_seconds(history: Sequence[Round]) -> float | None:
@@ -89,7 +108,8 @@ def _tame(value: Any) -> Any:
     """The same with text that can be printed in one line, since a name may hold anything, and without huge numbers."""
     match value:
         case str():
-            return " ".join("".join(c if c.isprintable() else " " for c in value).split())
+            printable = value if value.isprintable() else "".join(c if c.isprintable() else " " for c in value)
+            return " ".join(printable.split())
         case dict():
             return {_tame(key): _tame(inner) for key, inner in value.items()}
         case list():

@@ -122,8 +122,8 @@ class RoleMetrics(Collector):
 
 def check_metrics(address: str, anywhere: bool) -> None:
     """Refuse to show figures to other machines unless that was asked for."""
-    host_and_port(address, KEY)
-    if not anywhere and not is_loopback(address):
+    host, _ = host_and_port(address, KEY)
+    if not anywhere and not is_loopback(host):
         remedy = "network.metrics_anywhere = true lets everybody who reaches it read them"
         raise ConfigError(f"{KEY} = {address!r} can be reached from other machines; {remedy}")
 

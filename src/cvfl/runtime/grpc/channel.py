@@ -75,7 +75,8 @@ def server_options(max_frame: int) -> list[tuple[str, int]]:
 
 def check_insecure(address: str) -> None:
     """Plain text is for trying out on one machine only."""
-    if not is_loopback(address):
+    host = address.rpartition(":")[0].strip("[]")
+    if not is_loopback(host):
         raise ConfigError(f"--insecure is for this machine only, not for {address}; make certificates with: cvfl certs")
 
 

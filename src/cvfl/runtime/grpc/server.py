@@ -81,9 +81,10 @@ class FederationServer:
         round_limit: float = ROUND_LIMIT,
         on_event: OnEvent = lambda event, **values: None,
         at_once: bool = False,
+        on_turn: Callable[[], None] = lambda: None,
     ) -> None:
         self.role, self.on_missing, self.wait_limit, self.round_limit = role, on_missing, wait_limit, round_limit
-        self._at_once, self._driving = at_once, threading.Lock()
+        self._at_once, self._driving, self._on_turn = at_once, threading.Lock(), on_turn
         self._watch, self._notices = Watch(role), Notices(on_event)
         self._inbox: ByteQueue[_Event] = ByteQueue()
         self._parties: dict[int, Connection] = {}
@@ -166,6 +167,7 @@ class FederationServer:
                 for m in self._watch.owing():
                     self._cut(self._parties[m], f"nothing came from it for {self.round_limit:.0f} s, and it is awaited")
         self._notices.show()
+        self._on_turn()
 
     def _handle(self, event: _Event) -> None:
         connection = event.connection

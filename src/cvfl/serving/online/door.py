@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cvfl.errors import ConfigError
+from cvfl.runtime.address import is_loopback
 from cvfl.serving.online.batching import ROWS, DoorError
 
 _SHORTEST_KEY = 16
@@ -93,11 +93,7 @@ def _digest(key: str) -> bytes:
 def check_open(address: str, keys: Keys) -> None:
     """Without keys the door is for this machine only."""
     host = address.rpartition(":")[0].strip("[]")
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback and not keys.needed:
+    if not is_loopback(host) and not keys.needed:
         raise ConfigError(f"--http {address}: a door that others can reach needs keys; give --keys FILE")
 
 

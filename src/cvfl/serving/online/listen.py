@@ -12,6 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from cvfl.errors import ConfigError
+from cvfl.runtime.address import bound
 from cvfl.serving.online.app import Door
 
 _GRACE = 5.0
@@ -44,9 +45,6 @@ def listener(
     on_start: Callable[[], None] = lambda: None,
 ) -> tuple[Listener, socket.socket]:
     """The door at HOST:PORT, not yet listening; certificate, key and authority make it HTTPS."""
-    host, _, port = address.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(f"--http {address}: write HOST:PORT")
     certificate, key, authority = tls
     config = uvicorn.Config(
         app,
@@ -60,18 +58,13 @@ def listener(
         ssl_ca_certs=str(authority) if authority else None,
         ssl_cert_reqs=ssl.CERT_REQUIRED if authority else ssl.CERT_NONE,
     )
-    host = host.strip("[]") or "127.0.0.1"
-    # With its protocol named, asyncio has small answers sent at once.
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    taken = bound(address, "--http")
     try:
-        bound.bind((host, int(port)))
         config.load()
     except OSError as error:
-        bound.close()
-        raise ConfigError(f"--http {address}: {error.strerror or error}; is another process there?") from None
-    return Listener(config, door, on_start), bound
+        taken.close()
+        raise ConfigError(f"--tls-cert, --tls-key: {error.strerror or error}") from None
+    return Listener(config, door, on_start), taken
 
 
 def listen(
@@ -83,6 +76,6 @@ def listen(
     on_start: Callable[[], None],
 ) -> None:
     """Answer requests until a signal asks to stop."""
-    server, bound = listener(app, door, address, timeout, tls, on_start)
-    with bound:
-        server.run([bound])
+    server, taken = listener(app, door, address, timeout, tls, on_start)
+    with taken:
+        server.run([taken])
