@@ -103,6 +103,7 @@ def test_without_its_packages_it_says_what_to_install(folder: Path, monkeypatch:
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_it_says_where_it_is_and_ends_when_asked_to(folder: Path, ending: signal.Signals) -> None:
     finished(folder / "runs" / "one")
+    before = signal.signal(ending, signal.default_int_handler)  # else a child inherits that it is ignored
     command = [sys.executable, "-m", "cvfl.cli", "board", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
@@ -112,6 +113,7 @@ def test_it_says_where_it_is_and_ends_when_asked_to(folder: Path, ending: signal
         assert rows(port)["one"]["state"] == "finished"
         child.send_signal(ending)
         _, said = child.communicate(timeout=20)
+    signal.signal(ending, before)
     assert child.returncode == 128 + ending
     assert said == "stopped\n"
 
