@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from cvfl.federation.agreement.labels import NamedLabels, ServerRows, TableLabel
 from cvfl.federation.agreement.terms import elsewhere, offer_of, read_facts, terms_from, terms_of
 from cvfl.federation.build import make_recipe
 from cvfl.federation.bundles import BundleMaker, write_bundles
+from cvfl.federation.completion import with_told
 from cvfl.federation.consent import Consent, consent_of
 from cvfl.federation.divergence import Divergence
 from cvfl.federation.holder import account_of
@@ -35,7 +36,7 @@ from cvfl.federation.train import RunResult
 from cvfl.privacy.account import check_accountant
 from cvfl.privacy.identity import Identity
 from cvfl.privacy.relay import Holder
-from cvfl.protocol import Certificate, Measured, PartyMachine, Recipe
+from cvfl.protocol import PartyMachine, Recipe
 from cvfl.protocol.learning.metrics import headline
 from cvfl.runs import directory as record
 from cvfl.runs.actions import ActionLog
@@ -127,37 +128,12 @@ class ServerRun:
         facts = read_facts(self.role.facts)
         return make_recipe(self.config, facts, [elsewhere] * len(facts.names))
 
-    def _with_errors(self, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The lines with the compression errors that parties told at the end, in the order of the roles."""
-        left = sorted(self.role.left.items())
-        told = [(self.role.names[m - 1], {t0: error for t0, *error in one.errors}) for m, one in left]
-        errors = [{name: by[line["round"]] for name, by in told if line["round"] in by} for line in lines]
-        return [
-            line | {"compression_error": line.get("compression_error", {}) | _named(own)} if own else line
-            for line, own in zip(lines, errors, strict=True)
-        ]
-
-    def _with_certificates(self, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The lines with the certificates that parties told at the end, likewise."""
-        told = [
-            (self.role.names[m - 1], {t0: Certificate(*rest) for t0, *rest in one.certificates})
-            for m, one in sorted(self.role.left.items())
-        ]
-        found = [
-            {name: record.certified(by[line["round"]]).model_dump() for name, by in told if line["round"] in by}
-            for line in lines
-        ]
-        return [
-            line | {"certificate": line.get("certificate", {}) | own} if own else line
-            for line, own in zip(lines, found, strict=True)
-        ]
-
     def finish(self, out: Path) -> RunResult:
         """Write the run directory; the state is no longer needed. A server that only relays has no model to write."""
         rounds = self.role.rounds
         assert rounds.server is not None
         models, seconds = dict(rounds.server.models), time.perf_counter() - self._began
-        history, hashes = self._with_certificates(self._with_errors(self._journal.lines)), _hashes(models)
+        history, hashes = with_told(self._journal.lines, self.role.names, self.role.left), _hashes(models)
         for left in self.role.left.values():
             hashes |= left.parameters
         hashes = {role: hashes[role] for role in ("server", *self.role.names) if role in hashes}
@@ -348,10 +324,6 @@ def _facts(config: RunConfig, state: State) -> dict[str, Any]:
     """By which terms a role takes part: their hash, by which its state's folder is named, and that of a signed file."""
     signed = {"signed": config.terms_sha256} if config.terms_sha256 else {}
     return {"cvfl": record.versions()["cvfl"], "terms": state.path.name} | signed
-
-
-def _named(errors: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
-    return {name: record.error(Measured(*error)).model_dump() for name, error in errors.items()}
 
 
 def _hashes(models: Mapping[str, nn.Module]) -> dict[str, str]:
