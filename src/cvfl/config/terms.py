@@ -20,10 +20,10 @@ from cvfl.errors import ConfigError, RemoteProtocolError, suggest
 from cvfl.privacy.identity import Identity
 from cvfl.types import Section
 
-NOT_TERMS = {"party", "party_model", "compressor", "device", "analysis", "network", "terms", "terms_sha256"}
+NOT_TERMS = {"party", "party_model", "compressor", "device", "analysis", "network", "limits", "terms", "terms_sha256"}
 NOT_TERMS_OF_DATA = {"path", "id", "prepare"}
 """What a role decides for itself."""
-_NEVER_TERMS = {"device", "analysis", "network", "terms", "terms_sha256"}
+_NEVER_TERMS = {"device", "analysis", "network", "limits", "terms", "terms_sha256"}
 _OF_A_PARTY = {"fingerprint"}
 SIGNATURE = "signature"
 _SERVER = "server"
