@@ -77,10 +77,10 @@ def credit_like() -> VerticalData:
     """Amounts with long tails, months that go together, and a label that a quarter has, at four parties."""
     draw = np.random.default_rng(0)
     worth = draw.normal(size=(1500, 1))
-    rows = np.concatenate([np.log1p(np.exp(worth + draw.normal(size=(1500, 5)) * 2)) ** 2 for _ in range(4)], axis=1)
-    rows = torch.from_numpy((rows - rows.mean(0)) / rows.std(0)).float()
+    drawn = [np.log1p(np.exp(worth + draw.normal(size=(1500, 5)) * 2)) ** 2 for _ in range(4)]
+    rows = torch.from_numpy(np.concatenate(drawn, axis=1)).float()
     labels = torch.from_numpy((worth[:, 0] + draw.normal(size=1500) < -1).astype(np.float32))
-    parts = rows.split(5, dim=1)
+    parts = ((rows - rows.mean(0)) / rows.std(0)).split(5, dim=1)
     return VerticalData(
         ("bank", "bureau", "shop", "registry"),
         tuple(part[:1200] for part in parts),

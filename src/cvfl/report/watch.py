@@ -28,8 +28,9 @@ def watch_section(series: Sequence[Series]) -> Section:
     named = [(Text(one.label, colour=colour(n)), one.first) for n, one in enumerate(series)]
     looks = [(name, rows) for name, run in named if (rows := [*_rows(run)])]
     norms = [(name, [(kind, amount(found)) for kind, found in run.largest.items()]) for name, run in named]
-    tables = [_ABOUT, Table("Embeddings", _HEAD, groups=looks)] if looks else []
-    return Section("Embeddings", [*tables, _LARGEST, Table("Largest norms", ("Of", "Norm"), groups=norms)])
+    tables: list[str | Table] = [_ABOUT, Table("Embeddings", _HEAD, groups=looks)] if looks else []
+    tables += [_LARGEST, Table("Largest norms", ("Of", "Norm"), groups=norms)]
+    return Section("Embeddings", [*tables])
 
 
 def _rows(run: Run) -> Iterator[Row]:
