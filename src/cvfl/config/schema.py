@@ -26,6 +26,7 @@ from cvfl.config.sections import (
 from cvfl.errors import ConfigError, suggest
 from cvfl.protocol import Decision, Loss, Optimizer, StepSize
 from cvfl.protocol.learning.objective import ClassWeight
+from cvfl.protocol.limits import Limits
 from cvfl.types import Section
 
 GRID = "scalar:bits=4,low=-1,high=1"
@@ -110,6 +111,8 @@ class RunConfig(Section):
     """Whether the owner of this party must have approved what it does. It is not compared between roles."""
     network: NetworkConfig = NetworkConfig()
     """How roles on several machines reach each other. It is not compared between roles."""
+    limits: Limits = Limits()
+    """What this role takes from others at most. It is not compared between roles."""
     terms: Path | None = None
     """The signed file with what all roles have alike; the rest is then what this role decides for itself."""
     terms_sha256: str | None = None

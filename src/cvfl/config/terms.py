@@ -20,7 +20,7 @@ from cvfl.errors import ConfigError, RemoteProtocolError, suggest
 from cvfl.privacy.identity import Identity
 from cvfl.types import Section
 
-_NEVER_TERMS = {"device", "analysis", "consent", "network", "terms", "terms_sha256"}
+_NEVER_TERMS = {"device", "analysis", "consent", "network", "limits", "terms", "terms_sha256"}
 NOT_TERMS = _NEVER_TERMS | {"party", "party_model", "compressor"}
 NOT_TERMS_OF_DATA = {"path", "id", "prepare"}
 """What a role decides for itself."""

@@ -123,6 +123,7 @@ def make_recipe(
         holder=label_holder(config, facts.names),
         release=_release(config.privacy.clip, config.privacy.noise),
         memory=config.network.memory_mb << 20,
+        limits=config.limits,
     )
 
 

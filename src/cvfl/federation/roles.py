@@ -17,6 +17,7 @@ from cvfl.config.sections import PartyConfig
 from cvfl.errors import ConfigError, suggest, writing
 from cvfl.federation.agreement.labels import NamedLabels, ServerRows, TableLabels
 from cvfl.federation.agreement.terms import elsewhere, offer_of, read_facts, terms_from, terms_of
+from cvfl.federation.alarms import Alarms, alarms_of, joined
 from cvfl.federation.build import make_recipe
 from cvfl.federation.bundles import BundleMaker, write_bundles
 from cvfl.federation.completion import with_told
@@ -82,6 +83,7 @@ class ServerRun:
         self._journal = Journal(path / "metrics.jsonl")
         # A round whose line was lost with the power is run again.
         Checkpoints(path / "checkpoints").drop_after(len(self._journal.lines))
+        self._alarms = Alarms()
         self._divergence: Divergence | None = None  # of a run that has begun, where the labels are
         self._began = time.perf_counter()
         self._times: Times | None = None
@@ -111,10 +113,12 @@ class ServerRun:
         plan, meter = self.role.rounds.server.plan, self.role.rounds.meter
         report = replace(report, spent={SERVER: self.end.times.take()})
         with writing(self.state.path):
-            self._journal.append(record.round_line(report, plan, meter, self.role.names))
+            line = record.round_line(report, plan, meter, self.role.names)
+            self._journal.append(line)
         if self._divergence is None and (server := scorer(self.role.rounds.server)):
             self._divergence = Divergence(plan, server.labels)
         note = self._divergence.see(report.evaluation) if self._divergence else ""
+        note = joined(note, self._alarms.see(line))
         self.on_round(Progress(report, plan.rounds, meter.total(), headline(plan.loss), note))
 
     def _back(self, t0: int) -> None:
@@ -122,6 +126,7 @@ class ServerRun:
             self._times.take()  # of rounds that count no longer
         with writing(self.state.path):
             self._journal.back(t0)
+        self._alarms = alarms_of(self._journal.lines)
 
     def recipe(self) -> Recipe:
         """The recipe of the run that has begun."""
@@ -146,8 +151,9 @@ class ServerRun:
         if self.config.privacy.randomised:
             account = account_of(self.config, self.recipe().plan, read_facts(self.role.facts).outputs)
             summary["label_privacy"] = account.model_dump(exclude_unset=True)
-        if self._divergence and self._divergence.line:
-            summary["warning"] = self._divergence.line
+        diverged = self._divergence.line if self._divergence else ""
+        if warning := joined(diverged, *self._alarms.lines):
+            summary["warning"] = warning
         started = self.start.told if self.start else None
         if started:
             summary["started_from"] = started.model_dump()

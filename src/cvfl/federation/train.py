@@ -13,6 +13,7 @@ from torch import nn
 from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
 from cvfl.data.tables.organisation import Assembled
+from cvfl.federation.alarms import Alarms, alarms_of, joined
 from cvfl.federation.build import Federation, make_federation, recipe_for
 from cvfl.federation.bundles import BundleMaker, run_name, write_bundles
 from cvfl.federation.divergence import Divergence
@@ -126,6 +127,7 @@ class _Run:
         self._own_models = own_models
         self._directory, self._seconds, self._last = directory, keep_seconds, time.monotonic()
         self._meter, self.history = Meter(), list[dict[str, Any]]()
+        self._alarms = Alarms()
         self._rehearsal, self._divergence = rehearsal, Divergence(federation.plan, federation.server.labels)
         self.tried: RangeTest | None = None
         """How the step size was found, if it was not given."""
@@ -149,6 +151,7 @@ class _Run:
                 party.load_state_dict(state["parties"][party.m])
         journal.back(server.t0)
         self.history += journal.lines
+        self._alarms = alarms_of(journal.lines)
 
     def rounds(self, workers: int | None) -> Iterator[Progress]:
         """Run on to the end, round by round."""
@@ -158,7 +161,7 @@ class _Run:
             self.history.append(line)
             if self._journal:
                 self._journal.append(line)
-            note = self._divergence.see(report.evaluation)
+            note = joined(self._divergence.see(report.evaluation), self._alarms.see(line))
             yield Progress(report, plan.rounds, self._meter.total(), headline(plan.loss), note)
 
     def _settled(self) -> None:
@@ -199,8 +202,8 @@ class _Run:
             "units": units_of(federation.server),
             "run": run_name(self._agreed, hashes),
         }
-        if self._divergence.line:
-            summary["warning"] = self._divergence.line
+        if warning := joined(self._divergence.line, *self._alarms.lines):
+            summary["warning"] = warning
         if self.tried:
             summary["range_test"] = self.tried.model_dump(mode="json", by_alias=True)
         if self.start:

@@ -111,7 +111,8 @@ class Relay:
 
 
 def _evaluated(t0: int, metrics: Mapping[str, Mapping[str, float]]) -> Evaluated:
-    return Evaluated(t0, **{part: dict(metrics[part]) for part in PARTS})
+    train, validation, test = (dict(metrics[part]) for part in PARTS)
+    return Evaluated(t0, train, validation, test)
 
 
 class _Sealed:

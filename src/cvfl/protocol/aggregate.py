@@ -18,6 +18,7 @@ from cvfl.compress import Context, Masked, Packet, Plane
 from cvfl.compress.base import no_scalars, only_plane
 from cvfl.compress.masked import Symbols
 from cvfl.errors import DecodeError
+from cvfl.protocol.limits import Limit
 from cvfl.stopwatch import coding
 from cvfl.wire import Bytes, decode_packet, encode_packet
 
@@ -25,8 +26,10 @@ from cvfl.wire import Bytes, decode_packet, encode_packet
 class Aggregate:
     """The sum of one kind of masked message over all parties. Roles of one process may share it."""
 
-    def __init__(self, masked: Masked, seed: int, names: Sequence[str], part: str = "embedding") -> None:
-        self._masked, self._seed, self._names, self._part = masked, seed, tuple(names), part
+    def __init__(
+        self, masked: Masked, seed: int, names: Sequence[str], part: str = "embedding", limit: Limit | None = None
+    ) -> None:
+        self._masked, self._seed, self._names, self._part, self._limit = masked, seed, tuple(names), part, limit
         self._lock = threading.Lock()
         self._decoded: tuple[int, bytes, Tensor] | None = None
 
@@ -61,7 +64,10 @@ class Aggregate:
                 symbols = only_plane(packet, self._masked.width, math.prod(shape)).int()
                 if symbols.numel() and int(symbols.max()) > len(self._names) * (2**self._masked.grid.bits - 1):
                     raise DecodeError(f"round {t0}: the sum of the embeddings leaves the grid")
-                self._decoded = t0, same, self._values(symbols, t0, dtype).reshape(shape)
+                total = self._values(symbols, t0, dtype).reshape(shape)
+                if self._limit is not None:
+                    self._limit.check_rows(total, f"round {t0}: the sum of the {self._part}s")
+                self._decoded = t0, same, total
             return self._decoded[2]
 
     def _values(self, symbols: Tensor, t0: int, dtype: torch.dtype) -> Tensor:

@@ -13,6 +13,7 @@ from cvfl.protocol.learning.losses import Loss
 from cvfl.protocol.learning.metrics import evaluate
 from cvfl.protocol.learning.units import Units
 from cvfl.protocol.plan import Plan
+from cvfl.protocol.watch import Look
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,17 @@ class Evaluated:
     """Metrics after a round: on the held-out rows, and on the training rows as they were last seen in training.
 
     Without validation or test rows there are no metrics of them. Of two classes those of validation rows have the
-    `threshold` that was chosen on them. Of labels that were randomised all of them are estimates.
+    `threshold` that was chosen on them. Of labels that were randomised all of them are estimates. Where the server
+    reads the embedding of each party, `embeddings` has what it saw of them since the last evaluation; `largest` are the
+    norms that `limits` would have had to allow so far.
     """
 
     t0: int
     train: dict[str, float]
     validation: dict[str, float]
     test: dict[str, float]
+    embeddings: dict[int, Look] = field(default_factory=dict)
+    largest: dict[str, float] = field(default_factory=dict)
 
 
 def evaluated(plan: Plan, labels: Labels, t0: int, outputs: Tensor, seen: Tensor) -> Evaluated:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from cvfl.protocol.coding.model_codec import ModelCodec
 from cvfl.protocol.evaluation import Labels
 from cvfl.protocol.fusion import Foldable
 from cvfl.protocol.learning.layers import initialised
+from cvfl.protocol.limits import Limits, limit_of
 from cvfl.protocol.party import Party
 from cvfl.protocol.plan import Plan
 from cvfl.protocol.release import MakeRelease, Secret
@@ -58,6 +59,8 @@ class Recipe:
     memory: float = math.inf
     """Bytes of memory that a role may take for what it knows of rows; a role's own affair, which no bit depends on."""
 
+    limits: Limits = field(default_factory=Limits)
+    """Norms beyond which this role takes nothing: its own affair, too."""
     guess: MakeModel | None = None
     """What parties take theta_0 for before they hear of it, where it starts from weights that the server alone has."""
 
@@ -68,17 +71,21 @@ class Recipe:
         make, part = (
             (self.partial_compressor, "sum over the others") if plan.folding else (self.gradient_compressor, "gradient")
         )
+        rows = limit_of(self.limits, "embedding")
+        reply = rows if plan.folding else limit_of(self.limits, "gradient")
         embedding = {
-            m: Codec(self.compressors[m - 1](), plan.seed, m, name, samples=self._sent(m, memory), remembers=kept)
+            m: Codec(self.compressors[m - 1](), plan.seed, m, name, "embedding", self._sent(m, memory), kept, rows)
             for m, name in parties
         }
         held_out = Samples(lambda t0: torch.arange(plan.held_out_rows), plan.held_out_rows, memory)
         evaluation = {
-            m: Codec(self.evaluation_compressors[m - 1](), plan.seed, m, name, "test embedding", held_out)
+            m: Codec(self.evaluation_compressors[m - 1](), plan.seed, m, name, "test embedding", held_out, limit=rows)
             for m, name in parties
         }
-        replies = {m: Codec(make(), plan.seed, m, f"server, for {name}", part, samples, kept) for m, name in parties}
-        codecs = Codecs(embedding, evaluation, replies, self._model_codecs(), memory=memory)
+        replies = {
+            m: Codec(make(), plan.seed, m, f"server, for {name}", part, samples, kept, reply) for m, name in parties
+        }
+        codecs = Codecs(embedding, evaluation, replies, self._model_codecs(), limits=self.limits, memory=memory)
         return self._masked(codecs) if plan.secure else codecs
 
     def _sent(self, m: int, memory: Memory) -> Samples:
@@ -91,21 +98,22 @@ class Recipe:
         plan, parties, grid = self.plan, list(enumerate(self.names, start=1)), self.compressors[0]()
         if not isinstance(grid, Scalar) or grid.range.fixed is None:
             raise ConfigError("secure aggregation needs a grid that all parties have: scalar with low and high")
+        rows = limit_of(self.limits, "embedding")
         fine = Scalar(finest(plan.M), *grid.range.fixed)
         return replace(
             codecs,
             embeddings={m: Codec(Masked(grid, plan.M), plan.seed, m, name) for m, name in parties},
             evaluations={m: Codec(Masked(fine, plan.M), plan.seed, m, name, "test embedding") for m, name in parties},
-            total=Aggregate(Masked(grid, plan.M), plan.seed, self.names),
-            held_out_total=Aggregate(Masked(fine, plan.M), plan.seed, self.names, "test embedding"),
+            total=Aggregate(Masked(grid, plan.M), plan.seed, self.names, limit=rows),
+            held_out_total=Aggregate(Masked(fine, plan.M), plan.seed, self.names, "test embedding", rows),
         )
 
     def _model_codecs(self) -> dict[int, ModelCodec]:
-        model, plan = self.initial_server_model(), self.plan
+        model, plan, limit = self.initial_server_model(), self.plan, limit_of(self.limits, "model")
         if isinstance(model, Foldable) and plan.folding:
             pieces = {m: model.pieces(plan.columns(m)) for m in range(1, plan.M + 1)}
-            return {m: ModelCodec(self.server_compressor, pieces[m], plan.seed) for m in pieces}
-        whole = ModelCodec(self.server_compressor, dict(model.named_parameters()), plan.seed)
+            return {m: ModelCodec(self.server_compressor, pieces[m], plan.seed, limit=limit) for m in pieces}
+        whole = ModelCodec(self.server_compressor, dict(model.named_parameters()), plan.seed, limit=limit)
         return dict.fromkeys(range(1, plan.M + 1), whole)
 
     def initial_server_model(self) -> nn.Module:

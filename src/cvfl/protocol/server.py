@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -141,6 +141,7 @@ class Server:
         with _from_parties():
             gathered = self.exchange.gathered(packets, self.t0)
             self._phi = self.exchange.read(gathered, self.t0)
+        self.exchange.watch.see(self._phi, self.exchange.codecs.total is None)
         self.model.train()
         new = self.pace is not None and self._new_level(self.pace, packets)
         try:
@@ -263,7 +264,10 @@ class Server:
         if self.pace is not None:
             self.pace.evaluated(Evaluation(t0, m, packet) for m, packet in packets.items())
         seen = self._seen.get().to(plan.device)
-        self.evaluation = evaluated(plan, self.labels, t0, outputs, seen)
+        watch = self.exchange.watch
+        self.evaluation = replace(
+            evaluated(plan, self.labels, t0, outputs, seen), embeddings=watch.take(), largest=dict(watch.largest)
+        )
         if plan.patience:
             self._stopping.see(t0, self.evaluation.validation)
         if t0 == (self._stopping.best if plan.patience else plan.rounds - 1):
@@ -294,6 +298,7 @@ class Server:
             "evaluation": asdict(self.evaluation) if self.evaluation else None,
             "held_out": self.held_out,
             "stopping": {"rule": self._stopping.state_dict(), "models": self._snapshots.kept, "over": self._stopped},
+            "watch": self.exchange.watch.state_dict(),
             "phi": self._phi,
             "embeddings": {m: bytes(packet) for m, packet in self._embeddings.items()},
             "evaluations": {m: bytes(packet) for m, packet in self._evaluations.items()},
@@ -319,5 +324,7 @@ class Server:
         if state["seen"] is not None:
             del self._seen  # it makes room first
             self._seen = self._memory.restored(state["seen"], float("nan"))
+        if "watch" in state:  # not in those of before
+            self.exchange.watch.load_state_dict(state["watch"])
         self._phi = state["phi"]
         self._embeddings, self._evaluations = dict(state["embeddings"]), dict(state["evaluations"])

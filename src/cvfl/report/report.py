@@ -25,6 +25,7 @@ from cvfl.report.svg import Drawn
 from cvfl.report.table import Row, Table, Text
 from cvfl.report.tables import bytes_table, matrix, named
 from cvfl.report.times import is_timed, times_section
+from cvfl.report.watch import watch_section
 from cvfl.runs.read import read_run
 from cvfl.runs.record import Run
 
@@ -59,6 +60,8 @@ def _page(series: tuple[Series, ...], title: str | None, study: StudyPart | None
         sections.append(_errors(series, idents))
     if any(is_certified(one) for one in series):
         sections.append(certificate_section(series))
+    if any(one.first.largest for one in series):
+        sections.append(watch_section(series))
     if any(one.first.account for one in series):
         sections.append(noise_section(series))
     if any(one.first.label_privacy for one in series):

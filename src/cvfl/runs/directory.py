@@ -35,7 +35,7 @@ from cvfl.privacy import Aligned
 from cvfl.protocol import Certificate, Measured, Plan
 from cvfl.runs.analysis import Analysis, write_analysis
 from cvfl.runs.journal import Journal, write_whole
-from cvfl.runs.record import Certified, CompressionError, Round, Sent, StartedFrom, Times
+from cvfl.runs.record import Certified, CompressionError, Look, Round, Sent, StartedFrom, Times
 from cvfl.runtime import Meter, RoundReport, Traffic
 from cvfl.runtime.observed import Spent
 
@@ -209,6 +209,8 @@ def round_line(report: RoundReport, plan: Plan, meter: Meter, names: tuple[str, 
     """The metrics.jsonl line of a round; bytes are those of all rounds up to this one."""
     counted, roles = meter.through(report.t0), ("server", *names)
     scores: dict[str, Any] = {part: getattr(report.evaluation, part, {}) for part in PARTS}
+    embeddings = report.evaluation.embeddings if report.evaluation else {}
+    largest = report.evaluation.largest if report.evaluation else {}
     return Round(
         round=report.t0,
         epoch=(report.t0 + 1) / plan.rounds_per_epoch,
@@ -221,6 +223,8 @@ def round_line(report: RoundReport, plan: Plan, meter: Meter, names: tuple[str, 
         compression_error={roles[m]: error(found) for m, found in sorted(report.measured.items())},
         certificate={roles[m]: certified(found) for m, found in sorted(report.certified.items())},
         time={roles[m]: times(spent, roles) for m, spent in sorted(report.spent.items())},
+        embeddings={roles[m]: Look(**look) for m, look in sorted(embeddings.items())},
+        largest=largest,
     ).model_dump(by_alias=True, exclude_defaults=True)
 
 

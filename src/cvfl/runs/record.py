@@ -94,6 +94,15 @@ class Certified(Record):
     ease: Number
 
 
+class Look(Record):
+    """What the server saw of a party's embeddings since the last evaluation, as `protocol.watch` has it."""
+
+    norm: Number
+    largest: Number
+    spread: Number | None = None
+    turn: Number | None = None
+
+
 class Scores(Record):
     """Metrics of an evaluation by kind of rows; all empty if there was none."""
 
@@ -199,6 +208,8 @@ class Round(Record):
     certificates: Annotated[dict[str, Certified], _EMPTY] = Field(default={}, alias="certificate")
     time: dict[str, Times] = {}
     """Where the time of this round went, of the roles whose clock is there."""
+    embeddings: Annotated[dict[str, Look], _EMPTY] = {}
+    largest: Metrics = {}
     aside: bool = False
 
 
@@ -207,7 +218,8 @@ class Summary(Record):
 
     `kept` is the round whose models a run has left that may stop by itself. Runs of the same `split` hold out the same
     rows. `threshold` is the probability from which on a row counts as positive, `units` are those of a label that is a
-    quantity: offset and scale. `warning` says that training seems to diverge, if it does.
+    quantity: offset and scale. `largest` are the largest norms of messages by kind, which limits
+    can be chosen by. `warning` says that training seems to diverge, or that a party's embeddings changed, if they do.
     """
 
     name: str
@@ -233,6 +245,7 @@ class Summary(Record):
     references: list[Reference] = []
     range_test: RangeTest | None = None
     started_from: StartedFrom | None = None
+    largest: Metrics = {}
     warning: str | None = None
     parameters: Texts = {}
     config: Annotated[dict[str, Any], _EMPTY] = {}

@@ -55,6 +55,7 @@ def summarise(
         bytes=SentInAll(**dict(sent), total=sent.total, by_party=sent_by_party(meter.parties, recipe.names)),
         formula_bytes=formula_bytes(recipe, len(history)),
         compression_error=_error(history),
+        largest=evaluated[-1].get("largest", {}) if evaluated else {},
         privacy=account(privacy.clip, privacy.noise, privacy.delta, plan, len(history)),
         seconds=seconds,
         parameters=dict(parameters),

@@ -24,6 +24,7 @@ from cvfl.compress.base import ends
 from cvfl.compress.basis import within
 from cvfl.errors import CompressError, DecodeError
 from cvfl.memory import Memory, Values
+from cvfl.protocol.limits import Limit
 from cvfl.stopwatch import coding
 from cvfl.theory import ErrorBound
 from cvfl.wire import Bytes, decode_packet, encode_packet
@@ -77,8 +78,9 @@ class Codec:
         part: str = "embedding",
         samples: Samples | None = None,
         remembers: bool = False,
+        limit: Limit | None = None,
     ) -> None:
-        self.compressor = compressor
+        self.compressor, self._limit = compressor, limit
         self.name = name
         self._remembers = remembers and not isinstance(compressor, Feedback)
         self._memory: Values | None = None
@@ -153,6 +155,8 @@ class Codec:
             raise DecodeError(f"the {self._now.part} holds a NaN or an infinite value")
         if reached > 8 * LIMIT[dtype]:
             raise DecodeError(f"the {self._now.part} {_too_far(reached, dtype)}")
+        if self._limit is not None:
+            self._limit.check_rows(h, f"the {self._now.part}")
         self.reached = max(self.reached, reached)
         return h
 

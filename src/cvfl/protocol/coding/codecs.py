@@ -11,6 +11,7 @@ from cvfl.memory import Memory
 from cvfl.protocol.aggregate import Aggregate
 from cvfl.protocol.coding.codec import Codec
 from cvfl.protocol.coding.model_codec import ModelCodec
+from cvfl.protocol.limits import Limits
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Codecs:
     models: Mapping[int, ModelCodec]
     total: Aggregate | None = None
     held_out_total: Aggregate | None = None
+    limits: Limits = field(default_factory=Limits)
+    """Norms beyond which the role takes nothing."""
     memory: Memory = field(default_factory=Memory)
     """Where it is kept what is known of rows."""
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from cvfl.compress import Compressor, Feedback, Identity
 from cvfl.errors import DecodeError
 from cvfl.protocol.coding.codec import Codec, Measured, State, restore, states_of
+from cvfl.protocol.limits import Limit
 from cvfl.types import SERVER
 from cvfl.wire import Bytes
 
@@ -25,7 +26,15 @@ class ModelCodec:
     They are few and sensitive, so they travel exactly, unless what a compressor loses is sent later, by feedback.
     """
 
-    def __init__(self, make: Callable[[], Compressor], pieces: Pieces, seed: int, name: str = "server") -> None:
+    def __init__(
+        self,
+        make: Callable[[], Compressor],
+        pieces: Pieces,
+        seed: int,
+        name: str = "server",
+        limit: Limit | None = None,
+    ) -> None:
+        self._name, self._limit = name, limit
         compressors = {key: make() for key, value in pieces.items() if value.ndim >= 2}
         self.codecs = {
             key: Codec(compressor, seed, SERVER, name, f"server model's {key}")
@@ -55,6 +64,13 @@ class ModelCodec:
                 rest = self._uncompressed(pieces)
                 for own, told in zip(rest, torch.split(decoded, [own.numel() for own in rest]), strict=True):
                     own.copy_(told.reshape(own.shape))
+        if self._limit is not None:
+            self._check(pieces, self._limit, t0)
+
+    def _check(self, pieces: Pieces, limit: Limit, t0: int) -> None:
+        for key, value in pieces.items():
+            if value.ndim >= 2:
+                limit.check_matrix(value, f"{self._name}, round {t0}: the server model's {key}")
 
     def observe(self, gradients: Pieces, loss: float) -> None:
         """Let the compressors learn from the gradients of the pieces."""

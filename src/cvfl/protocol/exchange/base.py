@@ -18,6 +18,7 @@ from cvfl.protocol.fusion import held
 from cvfl.protocol.learning.layers import Forward
 from cvfl.protocol.learning.objective import Objective
 from cvfl.protocol.plan import Plan
+from cvfl.protocol.watch import Watch
 from cvfl.types import SERVER
 from cvfl.wire import Bytes, Message
 
@@ -53,6 +54,8 @@ class Exchange(ABC):
         self.measured: Measured | None = None
         self.certified: Certificate | None = None
         """Of what the server sent last, where one is computed and an evaluation follows: the worst of all parties."""
+        self.watch = Watch()
+        """How large what is read here is, and at the server what it sends."""
         self.level: int | None = None
         """The level of the budget that the server told in this round, at a party."""
         blank = [torch.zeros(2, width, dtype=plan.dtype, device=plan.device) for width in plan.widths]

@@ -14,6 +14,7 @@ from cvfl.protocol.coding.codec import Codec
 from cvfl.protocol.coding.codecs import Codecs
 from cvfl.protocol.exchange.base import Exchange, Packets, Replies, Slope, Step
 from cvfl.protocol.fusion import slope_of
+from cvfl.protocol.limits import limit_of
 from cvfl.protocol.plan import Plan
 from cvfl.types import SERVER
 from cvfl.wire import Message
@@ -41,6 +42,7 @@ class Gradients(Exchange):
         for m in self._parties:
             h = leaves[m - 1] if len(leaves) == self.plan.M else leaves[0]  # in a sum, all embeddings have its gradient
             assert h.grad is not None
+            self.watch.rows("gradient", h.grad)
             replies.append((m, wire.Gradient(t0, self.codecs.replies[m].encode(h.grad, t0), weights[m - 1])))
         return replies
 
@@ -49,6 +51,7 @@ class Gradients(Exchange):
         assert isinstance(message, wire.Gradient)
         t0 = message.t0
         told = self._decoded(self.codecs.replies[self.m], message.packet, t0, self._shape(self.m, t0))
+        self.watch.rows("gradient", told)
         bend = self._bend(message, len(told))
         if bend is None:
             return Slope(lambda h, q: (told, 1.0))
@@ -58,7 +61,10 @@ class Gradients(Exchange):
     def _weights(self, m: int, t0: int) -> bytes:
         """W_m of a linear theta_0, for a party that takes more than one step along its gradient."""
         W = self._slope_of(m)
-        return b"" if W is None else self._weight_codec.encode(W, t0)
+        if W is None:
+            return b""
+        self.watch.model({"W": W})
+        return self._weight_codec.encode(W, t0)
 
     def _bend(self, message: wire.Gradient, rows: int) -> Tensor | None:
         """The matrix by which the gradient of every row changes when h_m does: 2 W_m^T W_m / B."""
@@ -68,6 +74,10 @@ class Gradients(Exchange):
         if expected is None:
             return None
         W = self._decoded(self._weight_codec, message.weights, message.t0, tuple(expected.shape))
+        limit_of(self.codecs.limits, "model").check_matrix(
+            W, f"server, round {message.t0}: the weights of the embedding"
+        )
+        self.watch.model({"W": W})
         return W.t() @ W * (2 / max(rows, 1))
 
     def _slope_of(self, m: int) -> Tensor | None:

@@ -66,12 +66,15 @@ class _Shared(Exchange):
     def _whole_model(self, t0: int) -> tuple[bytes, ...]:
         """C_0(theta_0), the same for all parties."""
         model, codec = dict(self.model.named_parameters()), self.codecs.models[1]
+        self.watch.model(model)
         data = codec.encode(model, t0)
         self.measured = codec.measure(model, data, t0) if self.plan.evaluates_after(t0) else None
         return data
 
     def _take_model(self, packets: Sequence[Bytes], t0: int) -> None:
-        self.codecs.models[self.m].decode_into(dict(self.model.named_parameters()), packets, t0)
+        model = dict(self.model.named_parameters())
+        self.codecs.models[self.m].decode_into(model, packets, t0)
+        self.watch.model(model)
 
     def observe(self, loss: float) -> None:
         """From the gradients of theta_0."""
@@ -100,6 +103,7 @@ class Relayed(_Shared):
         phi = [torch.empty(0)] * self.plan.M
         for j in others:
             phi[j - 1] = self._embedding(j, packets[j], t0)
+            self.watch.rows("embedding", phi[j - 1])
         return held(self.model, phi, self.m - 1)
 
     @property
@@ -144,6 +148,8 @@ class Folded(_Shared):
         for m, others in enumerate(self._foldable.fold(phi), start=1):
             pieces, codec, reply_codec = self._pieces(m), self.codecs.models[m], self.codecs.replies[m]
             learnt.teach(reply_codec, others)
+            self.watch.rows("sum", others)
+            self.watch.model(pieces)
             model, total = codec.encode(pieces, t0), reply_codec.encode(others, t0)
             if reply_codec.follows:
                 told = self._decoded(reply_codec, total, t0, tuple(others.shape))
@@ -159,8 +165,11 @@ class Folded(_Shared):
         """From the sum over the others."""
         assert isinstance(message, wire.Folded)
         t0, shape = message.t0, (len(self.plan.batch(message.t0)), self.plan.sum_width)
-        self.codecs.models[self.m].decode_into(self._pieces(self.m), message.model, t0)
+        pieces = self._pieces(self.m)
+        self.codecs.models[self.m].decode_into(pieces, message.model, t0)
         others = self._decoded(self.codecs.replies[self.m], message.partial, t0, shape)
+        self.watch.model(pieces)
+        self.watch.rows("sum", others)
         return self._foldable.unfold(others, self.plan.columns(self.m))
 
     @property
@@ -198,4 +207,5 @@ class Summed(_Shared):
         assert isinstance(message, wire.Folded)
         self._take_model(message.model, message.t0)
         (everyone,) = self.read({SERVER: message.partial}, message.t0)
+        self.watch.rows("sum", everyone)
         return held(self.model, [everyone - own(), torch.empty(0)], 1)
