@@ -60,6 +60,8 @@ class Recipe:
     memory: float = math.inf
     """Bytes of memory that a role may take for what it knows of rows; a role's own affair, which no bit depends on."""
 
+    started: frozenset[int] = frozenset()
+    """The parties that begin with the weights of an earlier run."""
     limits: Limits = field(default_factory=Limits)
     """Norms beyond which this role takes nothing: its own affair, too."""
     guess: MakeModel | None = None
@@ -124,7 +126,7 @@ class Recipe:
     def party(self, m: int, holding: Holding, codecs: Codecs, secret: Secret | None = None) -> Party:
         """Party m with what it holds; its secret is for what it releases, and its own affair when not given."""
         model = initialised(self.models[m - 1], self.plan.seed, m).to(self.plan.device)
-        if self.plan.reconstruction_penalty is not None:
+        if self.plan.reconstruction_penalty is not None and m not in self.started:
             hide(model, lambda step: self._first_rows(holding, step), self.plan.seed, m)
         release = self.release(model, self.compressors[m - 1](), secret) if self.release else None
         theta_0 = initialised(self.guess or self.server_model, self.plan.seed, SERVER).to(self.plan.device)
