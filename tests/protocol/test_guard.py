@@ -71,7 +71,7 @@ def test_a_model_that_hides_tells_a_fresh_attacker_less() -> None:
     x = (numbers(1024, 3) @ numbers(3, 6, seed=1)).float()
     model = initialised(lambda: MLP(6, 4, (32,), bounded=True), 3, 1)
     before = recovered(model, x)
-    hide(model, lambda step: x[step % 4 * 256 :][:256], 3, 1)
+    hide(model, lambda step: x[step % 4 * 256 :][:256], x[:2], 3, 1)
     assert recovered(model, x) < before - 0.2
 
 

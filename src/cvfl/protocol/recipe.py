@@ -127,7 +127,8 @@ class Recipe:
         """Party m with what it holds; its secret is for what it releases, and its own affair when not given."""
         model = initialised(self.models[m - 1], self.plan.seed, m).to(self.plan.device)
         if self.plan.reconstruction_penalty is not None and m not in self.started:
-            hide(model, lambda step: self._first_rows(holding, step), self.plan.seed, m)
+            sample = holding.batch(torch.arange(2) % self.plan.rows, self.plan.seed, 0).to(self.plan.device)
+            hide(model, lambda step: self._first_rows(holding, step), sample, self.plan.seed, m)
         release = self.release(model, self.compressors[m - 1](), secret) if self.release else None
         theta_0 = initialised(self.guess or self.server_model, self.plan.seed, SERVER).to(self.plan.device)
         return Party(m, self.plan, holding, model, theta_0, codecs, release)

@@ -21,8 +21,8 @@ _BENDS = 24
 """Random features of an embedding: the more, the more crooked ways to read it are seen, also by chance."""
 _RIDGE = 0.03
 """Beside features of unit variance; it keeps a batch from explaining what it does by chance alone."""
-_STEPS, _STEP = 200, 0.01
-"""Of Adam, before the first message."""
+_STEPS, _STEP = 40, 0.005
+"""Of Adam, before the first message: many more, or longer ones, leave a model that is slow to learn."""
 _FLAT = 1e-6
 """What varies by less is constant."""
 
@@ -36,7 +36,8 @@ def explained(h: Tensor, columns: Tensor, bends: Stream) -> Tensor:
     features = _features(_unit(h.double()), bends)
     gram = features.t() @ features / len(h) + _RIDGE * torch.eye(features.shape[1], dtype=torch.float64)
     both = features.t() @ x / len(h)
-    return (both * torch.linalg.solve(gram, both)).sum() / max(x.shape[1], 1)
+    share: Tensor = (both * torch.linalg.solve(gram, both)).sum() / max(x.shape[1], 1)
+    return share
 
 
 def penalty_slope(h: Tensor, columns: Tensor, strength: float, bends: Stream) -> Tensor:
@@ -47,21 +48,24 @@ def penalty_slope(h: Tensor, columns: Tensor, strength: float, bends: Stream) ->
     share = explained(leaf, columns.cpu(), bends)
     (slope,) = torch.autograd.grad(share, leaf)
     most = len(leaf) ** -0.5  # about as long as it is for an embedding of unit variance; a smaller one has longer ones
-    return (slope * (strength * (most / slope.norm().clamp_min(most)))).to(h.device)
+    bounded: Tensor = slope * (strength * (most / slope.norm().clamp_min(most)))
+    return bounded.to(h.device)
 
 
-def hide(model: nn.Module, rows: Callable[[int], Tensor], seed: int, m: int) -> None:
+def hide(model: nn.Module, rows: Callable[[int], Tensor], sample: Tensor, seed: int, m: int) -> None:
     """Steps on the penalty alone before the first message, in which a fresh model would show most.
 
-    `rows` gives the training rows of a batch by its number.
+    `rows` gives the training rows of a batch by its number, `sample` two rows of any kind.
     """
-    forward = Forward(model.train(), seed, m, rows(0)[:2])
+    forward = Forward(model.train(), seed, m, sample)
     steps = torch.optim.Adam(model.parameters(), lr=_STEP)
     for step in range(_STEPS):
-        steps.zero_grad()
         x = rows(step)
+        if len(x) < 2:  # the party holds next to none of the batch, and normalisation layers want two
+            continue
         h = forward(x, -1 - step, 0)  # no round has this address
-        h.backward(penalty_slope(h, x, 1.0, stream(seed, GUARD, m, -1 - step)))
+        steps.zero_grad()
+        torch.autograd.backward(h, penalty_slope(h, x, 1.0, stream(seed, GUARD, m, -1 - step)))
         steps.step()
 
 
