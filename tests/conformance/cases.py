@@ -168,6 +168,23 @@ NAMED: dict[str, dict[str, Any]] = {
         "local_iterations": 1,
         "privacy": {"labels": "hospital", "label_epsilon": 4.0, "label_range": [-2.0, 3.0]},
     },
+    "reconstruction penalty": AUTO
+    | {
+        "data": {"name": "wine", "parties": 3},
+        "party_model": {"name": "tabular", "width": 6, "hidden": [8], "dropout": 0.3},
+        "privacy": {"reconstruction_penalty": 0.5},
+    },
+    "secure, reconstruction penalty": SECURE
+    | {
+        "party_model": {"width": 2, "hidden": [4]},
+        "privacy": {"aggregation": "secure", "reconstruction_penalty": 2.0},
+        "optimizer": {"name": "adam"},
+    },
+    "labels at a party, reconstruction penalty": {
+        "data": {"name": "wine", "parties": 3},
+        "party_model": {"name": "conformance.cases:restless", "width": 4},
+        "privacy": {"labels": "bank", "reconstruction_penalty": 0.5},
+    },
     "absence": AUTO | {"data": {"name": "wine", "parties": 3}, "local_iterations": 3, "absence": {"rate": 0.3}},
     "absence, quiet, first layer at the server": AUTO
     | {

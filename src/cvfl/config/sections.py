@@ -157,6 +157,8 @@ class PrivacyConfig(Section):
     """The largest L2 norm of a row of an embedding; longer rows are scaled down."""
     noise: float | None = Field(default=None, ge=1e-6, le=1e6)
     """Gaussian noise on what is sent, in multiples of `clip`."""
+    reconstruction_penalty: float | None = Field(default=None, gt=0, le=1000)
+    """How strongly parties' models are kept from showing their columns, beside the loss; not at all if not given."""
     delta: float = Field(default=1e-5, gt=0, lt=1)
     """The delta for which the report states epsilon."""
 

@@ -212,6 +212,7 @@ def _plan(config: RunConfig, facts: Facts, loss: Loss, dtype: torch.dtype, sum_w
         quiet=config.quiet,
         absence=config.absence.rate,
         partial=partly,
+        reconstruction_penalty=config.privacy.reconstruction_penalty,
         randomised=_randomised(config, loss),
     )
 

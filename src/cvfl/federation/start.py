@@ -116,12 +116,14 @@ class Start:
         self._check_rows(rows or {})
         self._check_first_layer(recipe)
         models = tuple(self._party(recipe, m, name) for m, name in enumerate(recipe.names, start=1))
+        started = frozenset(m for m, name in enumerate(recipe.names, start=1) if name in self.parties)
+        recipe = replace(recipe, models=models, started=started)
         if self.server is None:
-            return replace(recipe, models=models)
+            return recipe
         self._check_outputs(self.server, recipe, outputs)
         model = self._server_model(self.server, recipe)
         # Where roles are apart a party has no theta_0 but that of the seed, which its compressor may begin with.
-        return replace(recipe, models=models, server_model=partial(copy.deepcopy, model), guess=recipe.server_model)
+        return replace(recipe, server_model=partial(copy.deepcopy, model), guess=recipe.server_model)
 
     def _party(self, recipe: Recipe, m: int, name: str) -> MakeModel:
         make, bundle = recipe.models[m - 1], self.parties.get(name)

@@ -24,6 +24,7 @@ from cvfl.protocol.coding.follow import Certificate, certify, lesson, prime
 from cvfl.protocol.coding.pace import least_ease
 from cvfl.protocol.exchange import Slope, exchange
 from cvfl.protocol.learning.average import Average
+from cvfl.protocol.learning.guard import penalty_slope
 from cvfl.protocol.learning.layers import Forward
 from cvfl.protocol.learning.spread import Spread
 from cvfl.protocol.learning.stopping import Snapshots
@@ -31,6 +32,7 @@ from cvfl.protocol.outputs import ROWS, outputs_of
 from cvfl.protocol.plan import Plan
 from cvfl.protocol.release import EMBEDDING, EVALUATION, Clipped, Release
 from cvfl.protocol.rows import Holding
+from cvfl.rng import GUARD, stream
 from cvfl.wire import Embedding, Evaluation, Message, Stop
 
 
@@ -147,8 +149,22 @@ class Party:
             if q == 0 and self._spread is not None:
                 self._see_noise(h - sent)
             gradient, loss = slope.at(h, q)
-            self.steps.take(partial(h.backward, gradient), eta)
+            self.steps.take(partial(h.backward, self._guarded(gradient, h, q)), eta)
         return gradient, loss
+
+    def _guarded(self, gradient: Tensor, h: Tensor, q: int) -> Tensor:
+        """The gradient of local step q with that of the penalty, of which nobody else hears."""
+        strength = self.plan.reconstruction_penalty
+        if strength is None:
+            return gradient
+        rows = self.plan.local_rows(self.t0, q)
+        x = self._rows(rows) if q > 0 and self.plan.cached else self._x
+        held, bends = self._held(rows), stream(self.plan.seed, GUARD, self.m, self.t0, q)
+        if held is None:
+            return gradient + penalty_slope(h, x, strength, bends)
+        slope = torch.zeros_like(h, requires_grad=False)
+        slope[held] = penalty_slope(h[held], x[held], strength, bends)
+        return gradient + slope
 
     def _see_noise(self, noise: Tensor) -> None:
         """What dropout does to the rows of the batch that this party holds."""

@@ -59,6 +59,8 @@ class Plan:
     """How likely a party is away for a row of a local step, at random, so that models learn to do without it."""
     partial: bool = False
     """Whether some parties may not hold some rows."""
+    reconstruction_penalty: float | None = None
+    """How strongly a party's model is kept from showing the party's columns; see `learning.guard`."""
     randomised: Randomised | None = None
     """How the holder of the labels randomised all that are told, if it did."""
 

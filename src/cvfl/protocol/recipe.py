@@ -22,6 +22,7 @@ from cvfl.protocol.coding.codecs import Codecs
 from cvfl.protocol.coding.model_codec import ModelCodec
 from cvfl.protocol.evaluation import Labels
 from cvfl.protocol.fusion import Foldable
+from cvfl.protocol.learning.guard import hide
 from cvfl.protocol.learning.layers import initialised
 from cvfl.protocol.limits import Limits, limit_of
 from cvfl.protocol.party import Party
@@ -59,6 +60,8 @@ class Recipe:
     memory: float = math.inf
     """Bytes of memory that a role may take for what it knows of rows; a role's own affair, which no bit depends on."""
 
+    started: frozenset[int] = frozenset()
+    """The parties that begin with the weights of an earlier run."""
     limits: Limits = field(default_factory=Limits)
     """Norms beyond which this role takes nothing: its own affair, too."""
     guess: MakeModel | None = None
@@ -123,9 +126,18 @@ class Recipe:
     def party(self, m: int, holding: Holding, codecs: Codecs, secret: Secret | None = None) -> Party:
         """Party m with what it holds; its secret is for what it releases, and its own affair when not given."""
         model = initialised(self.models[m - 1], self.plan.seed, m).to(self.plan.device)
+        if self.plan.reconstruction_penalty is not None and m not in self.started:
+            sample = holding.batch(torch.arange(2) % self.plan.rows, self.plan.seed, 0).to(self.plan.device)
+            hide(model, lambda step: self._first_rows(holding, step), sample, self.plan.seed, m)
         release = self.release(model, self.compressors[m - 1](), secret) if self.release else None
         theta_0 = initialised(self.guess or self.server_model, self.plan.seed, SERVER).to(self.plan.device)
         return Party(m, self.plan, holding, model, theta_0, codecs, release)
+
+    def _first_rows(self, holding: Holding, step: int) -> torch.Tensor:
+        """The training rows of a batch of the first epoch, again and again, that the party holds."""
+        rows = self.plan.batch(step % self.plan.rounds_per_epoch)
+        held = rows if holding.present is None else rows[holding.present[rows]]
+        return holding.batch(held, self.plan.seed, 0).to(self.plan.device)
 
     def server(self, labels: Labels, codecs: Codecs, around: int = 0, present: Presence | None = None) -> Server:
         """The server with the labels, and who holds which rows if not everybody holds all of them.

@@ -44,7 +44,7 @@ def terms_of(config: RunConfig) -> dict[str, Any]:
         del values["decision"]
     if config.absence == AbsenceConfig():  # likewise
         del values["absence"]
-    for key in ("label_epsilon", "label_range"):
+    for key in ("label_epsilon", "label_range", "reconstruction_penalty"):
         if values["privacy"][key] is None:  # likewise
             del values["privacy"][key]
     for key in ("label_holder", "split_groups"):
