@@ -85,7 +85,8 @@ def calibrated(p: Tensor, y: Tensor) -> Tensor:
         return one_hot(y, p.shape[1]).to(p.dtype)
     outputs = torch.zeros_like(p)
     # Odds against the first class are enough, and all that there is of two.
-    x = (told[:, 1:] - told[:, :1]).numpy()
+    odds = told[:, 1:] - told[:, :1]
+    x = (odds / odds.std(0).clamp_min(_LEAST)).numpy()
     outputs[:, found] = torch.from_numpy(LogisticRegression(C=_LOOSE, max_iter=1000).fit(x, y.numpy()).predict_proba(x))
     return outputs
 
