@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from cvfl.audit.audit import audit_run, audit_told, privacy_mode
 from cvfl.audit.subject import Subject
-from cvfl.audit.told import _attack
+from cvfl.audit.told import _attack, calibrated
 from cvfl.cli import app
 from cvfl.config.files import parse_config
 from cvfl.errors import DataError
@@ -426,5 +426,8 @@ def test_an_attacker_that_knows_more_than_was_told_is_beyond_the_bound():
     drawn = tell_classes(bytes(32), noise, "y", map(str, range(4000)), y.numpy(), ["0", "1"])
     fine, leaking = (_attack("a", noise, own, [], y, torch.as_tensor(told), Loss.BINARY) for told in (drawn, y))
     assert fine.within
+    unsure = torch.full((4000, 2), 0.5, dtype=torch.float64)
+    unsure[:, 1] += 0.01 * (2 * y - 1)  # right in every row, and not sure of any
+    assert calibrated(unsure, y)[y == 1, 1].min() > 0.99
     assert fine.right_joint == pytest.approx(noise.keep(2), abs=4 * fine.error)
     assert not leaking.within

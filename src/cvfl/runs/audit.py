@@ -68,7 +68,7 @@ class ToldFound(Section):
 
     Scores are ROC AUC, shares are of labels that are guessed right: `chance` is saying the commonest class, `without`
     uses no told label, `joint` all. `bound` is the most that anybody can guess right who knows as much without told
-    labels as this attacker seems to, and `kept` the share of labels that were told as they are. `error` is that of the
+    labels as this attacker does, and `kept` the share of labels that were told as they are. `error` is that of the
     shares by chance, one deviation.
     """
 
