@@ -11,6 +11,7 @@ from torch import Tensor
 from cvfl.compress import Shaped, TopK
 from cvfl.protocol import Codec, Loss
 from cvfl.protocol.coding.follow import Lesson, agreement, certify, lesson, prime
+from cvfl.protocol.learning.objective import Objective
 
 B, P = 6, 4
 OUTPUTS = {Loss.BINARY: 1, Loss.MULTICLASS: 5, Loss.SQUARED: 1}
@@ -24,7 +25,7 @@ class Linear:
     """h W' + c, with labels."""
 
     def __init__(self, loss: Loss, outputs: int | None = None, rows: int = B) -> None:
-        self.loss, self.h = loss, numbers(rows, P)
+        self.loss, self.h = Objective(loss), numbers(rows, P)
         self.W, self.c = numbers(outputs or OUTPUTS[loss], P, seed=1), numbers(outputs or OUTPUTS[loss], seed=2)
         self.y = loss.labels(torch.arange(rows) % 2, torch.float64)
 

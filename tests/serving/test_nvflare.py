@@ -215,8 +215,9 @@ def test_what_a_site_starts_from_is_one_thing_and_apart_from_what_it_leaves(
         StartRoles().party(here)
     joins = site(tmp_path / "joins", config, {"start": {"shop": {"joins": number}}}, "shop")
     duty = StartRoles().party(joins)
-    assert duty.role.terms["from"] == number  # type: ignore[attr-defined]
-    assert duty.role.offer.new  # type: ignore[attr-defined]
+    role = duty.role._role  # type: ignore[attr-defined]  which is overheard
+    assert role.terms["from"] == number
+    assert role.offer.new
     duty.close()
     with pytest.raises(ConfigError, match=r"start\.server: name the run directory as model"):
         StartRoles().server(site(tmp_path / "server", config, {"start": {"server": {"joins": number}}}))
