@@ -21,6 +21,7 @@ from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError, CvflError, DataError
 from cvfl.federation.nvflare import CLASSES, PREDICT_ROLES, SITE_FILE, START_ROLES, write_job
 from cvfl.federation.nvflare_simulator import JOB, simulate
+from cvfl.federation.party import PartyRole
 from cvfl.federation.train import train
 from cvfl.runs.directory import PARAMETERS
 from cvfl.runtime.nvflare.place import Place
@@ -215,7 +216,8 @@ def test_what_a_site_starts_from_is_one_thing_and_apart_from_what_it_leaves(
         StartRoles().party(here)
     joins = site(tmp_path / "joins", config, {"start": {"shop": {"joins": number}}}, "shop")
     duty = StartRoles().party(joins)
-    role = duty.role._role  # type: ignore[attr-defined]  which is overheard
+    role = duty.role._role  # type: ignore[attr-defined]
+    assert isinstance(role, PartyRole)
     assert role.terms["from"] == number
     assert role.offer.new
     duty.close()
