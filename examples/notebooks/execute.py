@@ -26,7 +26,7 @@ _METADATA = {
 }
 
 
-class _ThisPython(AsyncKernelManager):
+class ThisPython(AsyncKernelManager):
     """A kernel of the Python that runs this, whatever kernels the user has installed."""
 
     @property
@@ -41,7 +41,9 @@ def executed(path: Path, seconds: int = 600) -> Any:
     notebook = nbformat.read(path, as_version=4)
     with TemporaryDirectory() as folder:
         where = {"metadata": {"path": folder}}
-        NotebookClient(notebook, km=_ThisPython(), timeout=seconds, resources=where, record_timing=False).execute()
+        client = NotebookClient(notebook, timeout=seconds, resources=where, record_timing=False)
+        client.kernel_manager_class = ThisPython
+        client.execute()
     return _plain(notebook)
 
 
