@@ -41,7 +41,7 @@ def executed(path: Path, seconds: int = 600) -> Any:
     notebook = nbformat.read(path, as_version=4)
     with TemporaryDirectory() as folder:
         where = {"metadata": {"path": folder}}
-        client = NotebookClient(notebook, timeout=seconds, resources=where, record_timing=False)
+        client = NotebookClient(notebook, timeout=seconds, resources=where, record_timing=False, coalesce_streams=True)
         client.kernel_manager_class = ThisPython
         client.execute()
     return _plain(notebook)
