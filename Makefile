@@ -9,7 +9,7 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 # The wheel is tried in an environment of its own, outside the checkout's.
 TRIAL  := build/trial
 
-.PHONY: demo test test-slow test-chaos check wheel bench docs results setup clean
+.PHONY: demo test test-slow test-chaos check wheel bench docs notebooks results setup clean
 
 demo: $(VENV)/.core
 	$(BIN)/cvfl demo
@@ -44,6 +44,10 @@ docs: $(VENV)/.docs
 results: setup
 	for study in $(sort $(dir $(wildcard docs/results/*/study.toml))); do $(BIN)/cvfl report $$study --publish $$study || exit 1; done
 	$(BIN)/cvfl audit --resume $$(dirname docs/results/privacy_*/runs/*/seed-*/audit.json) --out docs/results/privacy
+
+# What the cells of examples/notebooks show, made anew: two minutes.
+notebooks: setup
+	OMP_NUM_THREADS=1 $(BIN)/python examples/notebooks/execute.py
 
 # What users get: an sdist and a wheel, the wheel alone in an empty environment, the demo there.
 wheel: setup

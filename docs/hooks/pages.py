@@ -1,6 +1,7 @@
 """Pages of the site that are not files of docs/ as they are.
 
 CONTRIBUTING.md, CHANGELOG.md, ...       pages of the site, with links that fit
+examples/notebooks/NAME.ipynb            a page with its text, its code and what its cells show
 links to files outside docs/             a page that shows the file
 <!-- from README.md: HEADING -->         that section of the README
 <!-- generated: NAME -->                 see reference.py
@@ -26,6 +27,10 @@ SHOWN = {
     "SECURITY.md": "reporting.md",
     "benchmarks/README.md": "benchmarks.md",
     "README.md": "index.md",
+    **{
+        path.relative_to(ROOT).as_posix(): f"notebooks/{path.stem}.md"
+        for path in ROOT.glob("examples/notebooks/*.ipynb")
+    },
 }
 """Pages outside docs/, and where they are on the site; that of the README has been written for the site."""
 _LINK = re.compile(r"(?<=\]\()(?!\w+:)([^)#\s]+)(#[^)\s]*)?(?=\))")
@@ -34,8 +39,16 @@ _LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "bash", ".md": "markdown"
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages outside docs/, and one for each file that any page links to."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    import notebooks  # noqa: PLC0415  found beside this file
+
     for path, uri in SHOWN.items():
-        if files.get_file_from_path(uri) is None:
+        if path.endswith(".ipynb"):
+            text, figures = notebooks.page(ROOT / path)
+            files.append(File.generated(config, uri, content=text))
+            for name, figure in figures.items():
+                files.append(File.generated(config, f"{dirname(uri)}/{name}", content=figure))
+        elif files.get_file_from_path(uri) is None:
             files.append(File.generated(config, uri, content=(ROOT / path).read_text(encoding="utf-8")))
     for file in list(files.documentation_pages()):
         for target, _ in _LINK.findall(file.content_string):
@@ -47,7 +60,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Fill in what is generated, and let links lead to pages of the site."""
-    sys.path.insert(0, str(Path(__file__).parent))
     import reference  # noqa: PLC0415  found beside this file
 
     uri = page.file.src_uri

@@ -21,6 +21,7 @@ import cvfl
 from cvfl.api import federation as federation_module
 from cvfl.api import run as run_module
 from cvfl.errors import ConfigError, DataError
+from cvfl.runs.audit import read_audit
 
 ROWS = 300
 
@@ -228,8 +229,25 @@ def test_a_configuration_file(tmp_path: Path) -> None:
     assert fed.parties == ("bank", "shop")
     assert fed.config().epochs == 2
     assert fed.fit(rounds=3).rounds == 3
+    (tmp_path / "rows").write_bytes(b"another order")
+    (tmp_path / "again.toml").write_text(
+        (tmp_path / "fed.toml").read_text().replace('label = "y"', 'label = "y"\nrow_secret = "rows"')
+    )
+    assert cvfl.Federation.from_config(tmp_path / "again.toml").fit(rounds=3).parameters != fed.fit(rounds=3).parameters
     with pytest.raises(ConfigError, match="no such file"):
         cvfl.Federation.from_config(tmp_path / "none.toml")
+
+
+def test_an_audit_stays_with_its_run(tmp_path: Path) -> None:
+    run = cvfl.Federation.from_data_set("wine", parties=2).fit("identity", rounds=3, progress=False)
+    found = run.audit()
+    assert found == read_audit(run.path)
+    assert max(one.r2 for one in found.features if one.by_server) > 0.3
+    assert "Leakage" in run.report(tmp_path / "report.html").read_text()
+    tensors = {"bank": torch.randn(40, 2), "shop": torch.randn(40, 2)}
+    gone = cvfl.Federation.from_tensors(tensors, torch.randn(40)).fit(rounds=2, progress=False)
+    with pytest.raises(DataError, match="needs the data of all parties"):
+        gone.audit()
 
 
 def test_how_a_run_looks(tmp_path: Path) -> None:

@@ -55,7 +55,9 @@ def test_the_site_has_every_page() -> None:
     listed = set(re.findall(r": (\S+\.md)$", navigation, flags=re.M))
     written = {page.relative_to(ROOT / "docs").as_posix() for page in ROOT.glob("docs/**/*.md")}
     assert written <= listed
-    assert listed - written == {f"{name}.md" for name in ("contributing", "changelog", "reporting", "benchmarks")}
+    notebooks = {f"notebooks/{path.stem}.md" for path in ROOT.glob("examples/notebooks/*.ipynb")}
+    others = {f"{name}.md" for name in ("contributing", "changelog", "reporting", "benchmarks")}
+    assert listed - written == others | notebooks
 
 
 def test_the_front_page_shows_sections_that_the_readme_has() -> None:

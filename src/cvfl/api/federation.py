@@ -84,8 +84,9 @@ class Federation:
         config = load_config(Path(path))  # refuses what is wrong, and finds files from where the configuration is
         values = read_values(Path(path))
         for name, section in config.party.items():
-            if section.table:
-                values["party"][name]["table"] = str(section.table)
+            for key in ("table", "row_secret", "label_secret"):
+                if path_of := getattr(section, key):
+                    values["party"][name][key] = str(path_of)
         if config.data.path:
             values["data"]["path"] = str(config.data.path)
         return cls(values)

@@ -50,7 +50,7 @@ def _in_notebook() -> bool:
 
 
 def _notebook(name: str) -> Show:
-    from IPython.display import HTML, display  # type: ignore[import-not-found]  # noqa: PLC0415  there, in a notebook
+    from IPython.display import HTML, display  # noqa: PLC0415  there, in a notebook
 
     handle = display(HTML(f"{escape(name)}: starting"), display_id=True)
 

@@ -17,6 +17,7 @@ from cvfl.api.frames import write_frames
 from cvfl.protocol.learning.metrics import BETTER_LOW
 from cvfl.report.format import MB, shares
 from cvfl.runs.analysis import Analysis
+from cvfl.runs.audit import Audit, write_audit
 from cvfl.runs.journal import read_lines
 from cvfl.runs.read import read_run
 from cvfl.runs.record import CompressionError, LabelAccount, Sent, StartedFrom
@@ -197,6 +198,18 @@ class Run:
         for note in predictor.notes:
             warnings.warn(note, stacklevel=2)
         return scores
+
+    def audit(self) -> Audit:
+        """What a curious server or party could get back of the columns and labels, measured as `cvfl audit` does.
+
+        Takes seconds to a minute, and the data of all parties, as in training. What was found stays with the run, as
+        `audit.json`, and is in its report.
+        """
+        from cvfl.audit.audit import audit_run  # noqa: PLC0415  attacks take scikit-learn, which is slow to load
+
+        found = audit_run(self.path)
+        write_audit(found, self.path)
+        return found
 
     def report(self, path: str | Path) -> Path:
         """Write the run's report, one HTML page that needs nothing else, to this file."""

@@ -59,7 +59,16 @@ def demo(
 
         paths = [result.path for result in results if result.path]
         write_report(paths, target / "report.html", title="cvfl demo: four organisations, one model")
-        console.print(f"\nreport: {target / 'report.html'}")
+        console.print(f"\nreport: {target / 'report.html'}\n{_next(target)}", soft_wrap=True, markup=False)
+
+
+def _next(target: Path) -> str:
+    """What to do with one's own files."""
+    return (
+        "next, with your own tables (CSV, Parquet, Excel):\n"
+        "  cvfl init federation.toml --party bank=bank.csv --party shop=shop.csv --id ID --label bank.Y\n"
+        f"  cvfl train federation.toml --compare\n  cvfl board {target}    (these runs in the browser; needs cvfl[board])"
+    )
 
 
 def _settings(compressor: str, seed: int, epochs: int) -> dict[str, object]:
