@@ -67,7 +67,8 @@ def _next(target: Path) -> str:
     return (
         "next, with your own tables (CSV, Parquet, Excel):\n"
         "  cvfl init federation.toml --party bank=bank.csv --party shop=shop.csv --id ID --label bank.Y\n"
-        f"  cvfl train federation.toml --compare\n  cvfl board {target}    (these runs in the browser; needs cvfl[board])"
+        "  cvfl train federation.toml --compare\n"
+        f"  cvfl board {target}    (these runs in the browser; needs cvfl[board])"
     )
 
 
