@@ -129,8 +129,9 @@ def test_a_run_is_shown_while_it_goes_on(folder: Path, monkeypatch: pytest.Monke
         told(self, event, **values)
 
     def round_(self: Observer, progress: Progress) -> None:
-        if progress.report.t0 == 30:
-            time.sleep(0.6)
+        end = time.monotonic() + 20.0
+        while progress.report.t0 == 30 and "one" not in seen and time.monotonic() < end:
+            time.sleep(0.6)  # folders are searched for new runs every few seconds
             seen.update(rows(int(url[0].rstrip("/").rpartition(":")[2])))
 
     monkeypatch.setattr("cvfl.cli.observers._Terminal.event", event)
