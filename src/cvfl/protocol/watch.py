@@ -73,9 +73,12 @@ class Watch:
     def see(self, phi: Sequence[Tensor], apart: bool) -> None:
         """Embeddings of a round, by party if they are apart; else their sum."""
         for m, h in enumerate(phi, start=1):
-            self.rows("embedding" if apart else "sum", h)
-            if apart:
-                self._sums.setdefault(m, _Sums()).add(h)
+            if not apart:
+                self.rows("sum", h)
+                continue
+            sums = self._sums.setdefault(m, _Sums())
+            sums.add(h)
+            self._reach("embedding", sums.longest)
 
     def rows(self, key: str, rows: Tensor) -> None:
         """Rows of another kind that were read or sent."""
