@@ -34,7 +34,7 @@ from cvfl.advise.references import fit_references
 from cvfl.analysis.parties import headline_of
 from cvfl.config.files import load_config
 from cvfl.data import VerticalData
-from cvfl.federation.load import load_data
+from cvfl.federation.rows.load import load_data
 from cvfl.federation.train import train
 from cvfl.protocol import Presence
 from cvfl.protocol.absence import StandIns

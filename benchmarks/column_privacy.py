@@ -15,8 +15,9 @@ import argparse
 import itertools
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from cvfl.audit.audit import audit_run
@@ -45,8 +46,27 @@ def main() -> None:
         line = key | _measured(_config(asked.data, width, penalty, seed, asked.epochs))
         with record.open("a", encoding="utf-8") as file:
             print(json.dumps(line), file=file)
-    for line in _lines(record):
-        print(json.dumps(line))
+    print("\n".join(table(list(_lines(record)))))
+
+
+def table(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """A row a width and penalty: mean and range over seeds; of ROC AUC also less that of the widest, by seed."""
+    widest = {one["seed"]: one["roc_auc"] for one in sorted(lines, key=lambda one: one["width"]) if not one["penalty"]}
+    yield "| width | penalty | seeds | test ROC AUC | minus the widest | training MB | server: R² | a party: R² |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for width, penalty in sorted({(-one["width"], one["penalty"]) for one in lines}):
+        some = [one for one in lines if (one["width"], one["penalty"]) == (-width, penalty)]
+        auc, less = [one["roc_auc"] for one in some], [one["roc_auc"] - widest[one["seed"]] for one in some]
+        reader = {who: _ranged([one["r2"][who] for one in some], 3) for who in ("server", "a party")}
+        yield (
+            f"| {-width} | {penalty:g} | {len(some)} | {mean(auc):.4f} | {_ranged(less, 4)} | "
+            f"{some[0]['training_mb']:.2f} | {reader['server']} | {reader['a party']} |"
+        )
+
+
+def _ranged(values: Sequence[float], digits: int) -> str:
+    """Mean, and the lowest and highest."""
+    return f"{mean(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})".replace("-", "−")
 
 
 def _lines(record: Path) -> Iterator[dict[str, Any]]:

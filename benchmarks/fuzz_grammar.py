@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from cvfl.compress.registry import AUTO, COMPRESSORS, known
-from cvfl.federation.build import Facts
+from cvfl.federation.agreement.facts import Facts
 from cvfl.wire.control import Control
 
 Schema = dict[str, Any]

@@ -19,8 +19,8 @@ from cvfl.config.sections import DataConfig
 from cvfl.data.tables.split import Part
 from cvfl.errors import DecodeError, RemoteProtocolError
 from cvfl.federation.agreement.admission import Kept, admitted, check_kept, common_round
+from cvfl.federation.agreement.facts import facts_of, read_facts
 from cvfl.federation.agreement.targets import read_present, read_targets
-from cvfl.federation.agreement.terms import facts_of, read_facts
 from cvfl.privacy.keys import Keyring, SessionKey
 from cvfl.protocol import Loss
 from cvfl.protocol.aggregate import Aggregate

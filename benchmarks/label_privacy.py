@@ -1,4 +1,4 @@
-"""What private labels cost: models by randomised labels, scored by the true ones, and what a private head would add.
+"""What randomised labels cost: the models of the federation and of the holder, scored by the true labels.
 
     python benchmarks/label_privacy.py DATA OUT --seeds 5 [--only NAME] [--epsilons open,2,1] [--audits 3] [--set K=V]
 
@@ -9,8 +9,8 @@ Tables are those of quality.py as `cvfl init` sets them up; each seed is of the 
 each run with randomised labels, by the true labels of test rows, which its holder alone has:
 
     public   the model of the federation
-    refit    the model's last layer fitted anew to the true labels of training rows, on embeddings sent once more
-    stacked  boosting on its output and on the holder's own columns, fitted to the true labels of training rows
+    private  the holder's: `privacy.private_model`, a last layer fitted to the true labels of training rows
+    stacked  boosting on the public model's output and on the holder's own columns, fitted likewise; no part of cvfl
 
 The first `--audits` seeds with an epsilon have the joint attack on their labels: the last table.
 """
@@ -32,15 +32,12 @@ from numpy.typing import NDArray
 from quality import initialised
 from quality_tables import FEDERATIONS
 from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from cvfl.audit.audit import audit_told
 from cvfl.config.files import load_config
 from cvfl.data import VerticalData
-from cvfl.federation.load import Loaded, load_data
+from cvfl.federation.rows.load import Loaded, load_data
 from cvfl.federation.train import RunResult, train
 
 USED = ("credit_default", "physionet", "adult")
@@ -76,7 +73,7 @@ def _done(record: Path, name: str, seed: int, epsilon: float | None, audits: boo
     there = [
         line for line in _lines(record) if (line["federation"], line["seed"], line["epsilon"]) == (name, seed, epsilon)
     ]
-    return any("audit" in line or not audits for line in there)
+    return any(("audit" in line or not audits) and (epsilon is None or "private" in line) for line in there)
 
 
 def _lines(record: Path) -> list[dict[str, Any]]:
@@ -93,7 +90,7 @@ def _run(
     if epsilon is not None:
         secret = (folder / f"{seed}-{epsilon}.label_secret").absolute()
         changes += [f'privacy.labels="{tables.holder}"', f"privacy.label_epsilon={epsilon}"]
-        changes += [f'party.{tables.holder}.label_secret="{secret}"']
+        changes += [f'party.{tables.holder}.label_secret="{secret}"', "privacy.private_model=true"]
     began = time.perf_counter()
     config = load_config(file, changes)
     loaded = load_data(config)
@@ -120,6 +117,7 @@ def _run(
         | audit
         | {
             "true": summary["label_privacy"]["scores"]["test"],
+            "private": summary["label_privacy"]["private"]["test"],
             "heads": dict(_heads(result, loaded, tables.holder)),
         }
     )
@@ -132,9 +130,6 @@ def _heads(result: RunResult, loaded: Loaded, holder: str) -> Iterator[tuple[str
     y, y_test = truth.train_labels.numpy(), truth.test_labels.numpy()
     z, z_test = (_outputs(result, phi) for phi in (train_phi, test_phi))
     yield "public", float(roc_auc_score(y_test, z_test))
-    side, side_test = (torch.cat(list(phi), 1).double().numpy() for phi in (train_phi, test_phi))
-    refit = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=500)).fit(side, y)
-    yield "refit", float(roc_auc_score(y_test, refit.decision_function(side_test)))
     x, x_test = (_beside(scores, own[m]) for scores, own in ((z, truth.train), (z_test, truth.test)))
     stacked = HistGradientBoostingClassifier(learning_rate=0.05, early_stopping=True, random_state=0).fit(x, y)
     yield "stacked", float(roc_auc_score(y_test, stacked.predict_proba(x_test)[:, 1]))

@@ -1,4 +1,4 @@
-"""The tables of label_privacy.py from its lines: what epsilons cost, what a private head adds, what audits found."""
+"""The tables of label_privacy.py from its lines: what epsilons cost, what private models add, what audits found."""
 
 from __future__ import annotations
 
@@ -37,14 +37,18 @@ def _costs(lines: Sequence[Line]) -> Iterable[str]:
 
 
 def _heads(lines: Sequence[Line]) -> Iterable[str]:
-    yield "| | ε | public model | refit minus public | stacked minus public |"
-    yield "|---|---|---|---|---|"
-    for name, epsilon, some in _settings(lines):
-        heads = [one["heads"] for one in some if "heads" in one]
-        if heads:
-            public = np.mean([one["public"] for one in heads])
-            minus = [_signed([one[key] - one["public"] for one in heads]) for key in ("refit", "stacked")]
-            yield f"| {NAMES[name]} | {epsilon:g} | {public:.4f} | {minus[0]} | {minus[1]} |"
+    yield "| | ε | seeds | public | private | private minus public | private minus open | stacked minus public |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for name, epsilon, all_of in _settings(lines):
+        if some := [one for one in all_of if "private" in one]:
+            open_ = {one["seed"]: _auc(one) for one in lines if one["federation"] == name and one["epsilon"] is None}
+            public, private = np.array([(_auc(one), one["private"]["roc_auc"]) for one in some]).T
+            beside = [own - open_[one["seed"]] for one, own in zip(some, private, strict=True) if one["seed"] in open_]
+            stacked = [one["heads"]["stacked"] - one["heads"]["public"] for one in some]
+            yield (
+                f"| {NAMES[name]} | {epsilon:g} | {len(some)} | {public.mean():.4f} | {private.mean():.4f} | "
+                f"{_signed(private - public)} | {_signed(beside)} | {_signed(stacked)} |"
+            )
 
 
 def _audits(lines: Sequence[Line]) -> Iterable[str]:
@@ -76,7 +80,7 @@ def _auc(line: Line) -> float:
 
 def _signed(values: Sequence[float]) -> str:
     """Mean and, of several, deviation."""
-    if not values:
+    if not len(values):
         return ""
     spread = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
     return f"{np.mean(values):+.4f}{spread}".replace("-", "−")

@@ -28,7 +28,7 @@ import torch
 
 from cvfl.config.files import parse_config
 from cvfl.data.tables.sources import Source, open_table
-from cvfl.federation.load import load_data
+from cvfl.federation.rows.load import load_data
 from cvfl.rng import stream
 
 PIECE = 100_000

@@ -37,11 +37,11 @@ from cvfl.compress import Feedback
 from cvfl.config.files import parse_config
 from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
-from cvfl.federation import rows
 from cvfl.federation.agreement import labels
 from cvfl.federation.agreement.terms import offer_of, terms_of
-from cvfl.federation.party import PartyRole
-from cvfl.federation.server import ServerRole
+from cvfl.federation.roles.party import PartyRole
+from cvfl.federation.roles.server import ServerRole
+from cvfl.federation.rows.named import NamedRows
 from cvfl.protocol import Codecs, Loss, Plan, Recipe
 from cvfl.runtime import one_thread_a_role
 from cvfl.runtime.checkpoint import Checkpoints
@@ -167,7 +167,7 @@ def serve(chosen: argparse.Namespace, folder: Path) -> None:
 def take_part(chosen: argparse.Namespace, folder: Path, name: str) -> None:
     """A party, in this thread."""
     config, data = make_config(chosen), make_data(chosen.rows, name)
-    role = PartyRole(rows.NamedRows(config, name, data), terms_of(config), offer_of(config, name), folder / name, 1)
+    role = PartyRole(NamedRows(config, name, data), terms_of(config), offer_of(config, name), folder / name, 1)
     attend(role, f"127.0.0.1:{chosen.port}", None)
 
 

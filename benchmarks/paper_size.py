@@ -27,7 +27,7 @@ from load_memory import memory
 from PIL import Image
 
 from cvfl.data.sets.imagenet100 import CLASSES
-from cvfl.federation.load import load_data
+from cvfl.federation.rows.load import load_data
 from cvfl.federation.train import train
 from cvfl.rng import stream
 from cvfl.runs.journal import last_line

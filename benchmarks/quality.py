@@ -30,7 +30,7 @@ from cvfl.advise.references import fit_references
 from cvfl.cli import app
 from cvfl.config.files import load_config
 from cvfl.data import VerticalData
-from cvfl.federation.load import load_data
+from cvfl.federation.rows.load import load_data
 from cvfl.federation.train import train
 from cvfl.protocol import Loss
 from cvfl.protocol.learning.metrics import BETTER_LOW

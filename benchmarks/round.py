@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from cvfl.compress import build
 from cvfl.data import VerticalData
-from cvfl.federation.build import Federation, make_federation
+from cvfl.federation.builder.machines import Federation, make_federation
 from cvfl.models import LSTM, MLP, Concat, ResNet
 from cvfl.protocol import Loss, Plan, Recipe, StepSize
 from cvfl.protocol.learning.layers import initialised

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from cvfl.cli import app
@@ -155,3 +156,15 @@ def test_warm_start(imported: Callable[[str], ModuleType], tmp_path: Path) -> No
     assert found.warm_rounds < found.cold_rounds <= 12
     assert found.last_loss < found.mark
     assert 0 < found.warm_mb < found.cold_mb
+
+
+def test_the_largest_second_derivative_is_found(imported: Callable[[str], ModuleType]) -> None:
+    """Of a quadratic with known ones, and of a block of its parameters."""
+    theorem = imported("theorem")
+    x, y = (torch.tensor(value, dtype=torch.float64, requires_grad=True) for value in ([1.0, -2.0], [0.5]))
+
+    def loss() -> torch.Tensor:
+        return 3 * x[0] ** 2 - 0.5 * x[1] ** 2 + 0.25 * y[0] ** 2
+
+    assert theorem.largest_eigenvalue(loss, [x, y]) == pytest.approx(6.0)
+    assert theorem.largest_eigenvalue(loss, [y]) == pytest.approx(0.5)
