@@ -10,7 +10,8 @@ from torch import nn
 from cvfl.config.files import parse_config
 from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
-from cvfl.federation.build import Federation, make_federation, recipe_for
+from cvfl.federation.builder.machines import Federation, make_federation
+from cvfl.federation.builder.recipe import recipe_for
 from cvfl.models.server import Concat
 from cvfl.protocol import Loss
 from cvfl.rng import stream

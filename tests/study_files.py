@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TypeVar
 
@@ -78,7 +79,7 @@ def in_this_process() -> Iterator[None]:
             yield task
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sys.modules["cvfl.cli.reproduce"], "run_all", run_here)
+        patched.setattr(import_module("cvfl.cli.reproduce"), "run_all", run_here)
         yield
 
 
@@ -115,7 +116,7 @@ def stopped_growing(out: Path) -> bool:
     """Whether no run goes on: their lines, of which there are many a second, stay as they are."""
     time.sleep(1)  # to notice that the command has ended
     before = contents(out)
-    time.sleep(2)
+    time.sleep(1)
     return contents(out) == before
 
 

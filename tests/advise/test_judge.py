@@ -12,8 +12,8 @@ from cvfl.advise.judge import advise, best, judge
 from cvfl.advise.trials import Calibration, Effort, Trials, calibrate
 from cvfl.config.files import parse_config
 from cvfl.errors import ConfigError, CvflError
-from cvfl.federation.build import recipe_for
-from cvfl.federation.load import load_data
+from cvfl.federation.builder.recipe import recipe_for
+from cvfl.federation.rows.load import load_data
 from cvfl.federation.train import train
 from cvfl.protocol import Loss, Plan, StepSize
 
@@ -218,6 +218,7 @@ class TestPlan:
             assert one.forecast.setup == pytest.approx(sent["setup"], rel=0.02)
             assert one.forecast.total == pytest.approx(sent["total"], rel=0.002)
 
+    @pytest.mark.slow
     def test_messages_that_shrink_are_foreseen_within_a_third(self, data):
         config = digits(compressor="auto", server_compressor="auto", batch_size=128, local_iterations=10, epochs=20)
         seen = calibrate(config, data, 33, ticks())

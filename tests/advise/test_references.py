@@ -128,7 +128,7 @@ def test_what_federation_gains_is_one_sentence(given, told):
 @pytest.mark.parametrize(
     "runtime",
     [
-        "grpc",
+        pytest.param("grpc", marks=pytest.mark.slow),
         pytest.param(
             "nvflare",
             marks=[pytest.mark.slow, pytest.mark.skipif(find_spec("nvflare") is None, reason="needs cvfl[nvflare]")],

@@ -16,6 +16,7 @@ from cvfl.report.report import write_report
 from cvfl.runs.analysis import Analysis, Columns, read_analysis
 from cvfl.runs.beside import read_beside
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 ROWS = 400
 PARTIES = {
     "bank": {"id": "ID", "table": "bank.csv", "label": "y"},
@@ -85,10 +86,10 @@ def write_and_read(run: Path) -> str:
 
 def test_it_is_the_same_every_time_and_only_where_it_is_asked_for(tmp_path: Path) -> None:
     tables(tmp_path)
-    settings = config(tmp_path)
+    settings = config(tmp_path, epochs=2)
     results = [train(settings, out=tmp_path / name) for name in ("one", "two")]
     assert analysis(tmp_path / "one") == analysis(tmp_path / "two")
-    quiet = train(config(tmp_path, analysis={}), out=tmp_path / "quiet")
+    quiet = train(config(tmp_path, epochs=2, analysis={}), out=tmp_path / "quiet")
     assert analysis(tmp_path / "quiet").columns == ()
     assert "What each column brings" not in write_and_read(tmp_path / "quiet")
     assert quiet.summary["bytes"] == results[0].summary["bytes"]
@@ -119,7 +120,8 @@ def test_with_auto_every_party_learns_of_its_own_columns_from_training_rows(
     """Here and after a fault: it is of what a party was told, which is the same."""
     tables(tmp_path, quantity)
     hidden = {"hidden": [8]} if model == "wide_deep" else {}
-    settings = config(tmp_path, compressor="auto", server_compressor="auto", server_model={"name": model} | hidden)
+    auto = {"compressor": "auto", "server_compressor": "auto"}
+    settings = config(tmp_path, epochs=5, server_model={"name": model} | hidden, **auto)
     Loop(settings, tmp_path / "loop").run()
     bank, shop = (own_columns(tmp_path / "loop" / "models", name) for name in ("bank", "shop"))
     assert (bank.rows, bank.metric) == ("training", "rmse" if quantity else "roc_auc")
@@ -127,7 +129,7 @@ def test_with_auto_every_party_learns_of_its_own_columns_from_training_rows(
     assert {one.column for one in shop.each} == {"other", "club"}
     lost = [abs(one.without.value - bank.together) for one in bank.each]
     assert lost[0] > (0.2 if quantity else 0.1) > 5 * lost[1]
-    Loop(settings, tmp_path / "again").run({60: lambda loop: loop.kill("shop")})
+    Loop(settings, tmp_path / "again").run({40: lambda loop: loop.kill("shop")})
     assert own_columns(tmp_path / "again" / "models", "shop") == shop
 
 

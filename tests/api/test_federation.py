@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import sys
 import types
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,18 @@ from torch import nn
 import cvfl
 from cvfl.api import federation as federation_module
 from cvfl.api import run as run_module
+from cvfl.board.known import Known
+from cvfl.board.places import Place
+from cvfl.config.files import load_config
 from cvfl.errors import ConfigError, DataError
+from cvfl.federation import processes
+from cvfl.federation.train import train
 from cvfl.runs.audit import read_audit
+from cvfl.runs.progress import progress_values
+from cvfl.runs.status import NAME as STATUS
+from cvfl.runs.status import read_status
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 ROWS = 300
 
 
@@ -175,7 +185,8 @@ def test_a_callback_sees_rounds_and_can_stop(tmp_path: Path) -> None:
     assert whole.parameters == fed.fit(rounds=20, evaluate_every=2).parameters
 
 
-@pytest.mark.parametrize("runtime", ["grpc", pytest.param("nvflare", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", ["grpc", "nvflare"])
 def test_every_runtime_gives_the_same_run(runtime: Any) -> None:
     frames = {name: pl.DataFrame(columns) for name, columns in tables().items()}
     fed = cvfl.Federation.from_frames(frames, id="ID", label="bank.y")
@@ -185,6 +196,22 @@ def test_every_runtime_gives_the_same_run(runtime: Any) -> None:
     certificates = (there.bytes.setup or 0) - (run.bytes.setup or 0)
     assert 3_000 < certificates < 5_000 if runtime == "grpc" else certificates == 0
     assert run.parameters.keys() == {"server", "bank", "shop"}
+
+
+def test_what_a_runtime_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same configuration in a file, the place of the run, and who hears of rounds; law 2 starts the processes."""
+
+    def here(path: Path, changes: list[str], out: Path, on_event: Callable[[dict[str, Any]], None], **_: Any) -> None:
+        told = lambda progress: on_event({"event": "round"} | progress_values(progress))  # noqa: E731
+        train(load_config(path, changes), out=out, on_round=told)
+
+    monkeypatch.setattr(processes, "train_grpc", here)
+    frames = {name: pl.DataFrame(columns) for name, columns in tables().items()}
+    fed = cvfl.Federation.from_frames(frames, id="ID", label="bank.y")
+    seen: list[cvfl.Round] = []
+    run, there = fed.fit(rounds=4), fed.fit(rounds=4, runtime="grpc", callbacks=[seen.append])
+    assert there.parameters == run.parameters
+    assert [one.number for one in seen] == [1, 2, 3, 4]
 
 
 def test_what_cannot_leave_this_process() -> None:
@@ -311,3 +338,26 @@ def test_told_labels_of_frames_need_a_secret_that_is_kept(tmp_path: Path) -> Non
     new = {name: frame.drop_columns(["y"]) if name == "bank" else frame for name, frame in frames.items()}
     with pytest.warns(UserWarning, match="left out"):
         assert len(one.predict(new)) == 250
+
+
+def test_a_run_that_is_kept_is_on_the_board_as_it_goes_on(tmp_path: Path) -> None:
+    fed, out = cvfl.Federation.from_data_set("wine", parties=2), tmp_path / "runs" / "wine"
+    seen: list[str] = []
+
+    def look(_: cvfl.Round) -> bool:
+        seen.append(Known(Place(out, "wine")).state)
+        return len(seen) == 3
+
+    fed.fit(rounds=6, seed=3, out=out, callbacks=[look])
+    first = read_status(out / STATUS)
+    assert first is not None
+    assert (first.phase, first.alive, first.round, first.rounds) == ("stopped", False, 2, 6)
+    assert seen == ["training"] * 3
+    fed.fit(rounds=6, seed=3, out=out, resume=True)
+    over = read_status(out / STATUS)
+    assert over is not None
+    assert (over.phase, over.starts, over.began) == ("finished", 2, first.began)
+    with pytest.raises(ConfigError, match="exists already"):
+        fed.fit(rounds=6, seed=3, out=out)
+    assert read_status(out / STATUS) == over
+    assert [path.name for path in out.parent.iterdir()] == ["wine"]

@@ -22,6 +22,7 @@ from cvfl.errors import DataError
 from cvfl.privacy.label_draw import tell_classes
 from cvfl.protocol import Loss
 from cvfl.protocol.learning.randomised import Randomised
+from cvfl.report import report
 from cvfl.report.leakage import COLUMNS, HEADLINES, run_tables
 from cvfl.runs.audit import FEW_KNOWN, WEIGHTS, read_audit, write_audit
 from cvfl.runs.compact import compact
@@ -66,20 +67,24 @@ def call(*arguments: object) -> tuple[int, str]:
 def train(folder: Path, text: str, name: str, *changes: str) -> Path:
     (folder / "config.toml").write_text(text)
     options = [part for change in changes for part in ("--set", change)]
-    code, output = call("train", folder / "config.toml", "--out", folder / name, *options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "write_report", lambda *_: None)  # an audit writes the page anew
+        code, output = call("train", folder / "config.toml", "--out", folder / name, *options)
     assert code == 0, output
     return folder / name
+
+
+SECURE = ("privacy.aggregation=secure", "server_model.name=sum", "compressor=auto")
 
 
 @pytest.fixture(scope="module")
 def wine(tmp_path_factory):
     """Some ways to run one federation."""
     folder = tmp_path_factory.mktemp("wine")
-    secure = ("privacy.aggregation=secure", "server_model.name=sum", "compressor=auto")
     return {
         "open": train(folder, WINE, "open"),
         "server": train(folder, WINE, "server", "privacy.labels=server", "local_iterations=3"),
-        "secure": train(folder, WINE, "secure", *secure),
+        "secure": train(folder, WINE, "secure", *SECURE),
         "folded": train(folder, WINE, "folded", "server_compressor=auto", "compressor=auto"),
         "noise": train(folder, WINE, "noise", "privacy.clip=1.0", "privacy.noise=2.0"),
         "holder": train(folder, WINE, "holder", "privacy.labels=bank"),
@@ -214,10 +219,15 @@ def test_roles_do_not_move(wine):
         ({"labels": "server"}, "labels at the server"),
         ({"labels": "bank", "clip": 1.0, "noise": 0.5}, "labels at bank, noise 0.5"),
         ({"clip": 2.0}, "clip 2"),
+        (
+            {"aggregation": "secure", "clip": 1.0, "noise": 2.0, "noise_shared": True},
+            "secure aggregation, shared noise 2",
+        ),
     ],
 )
 def test_privacy_modes_have_names(privacy, told):
     values = {"data": {"name": "digits"}, "step_size": {"eta": 0.1}, "rounds": 1, "privacy": privacy}
+    values["server_model"] = {"name": "sum"}
     assert privacy_mode(parse_config(values)) == told
 
 
@@ -416,6 +426,23 @@ def test_what_told_labels_add_is_within_their_bound(wine, audits):
         assert one.bound >= max(one.kept - 1e-9, one.chance - 3 * one.error)
         assert one.joint > 0.5
     assert not any(found.told for name, found in audits.items() if name != "told")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sees", "of"),
+    [(("folding=true",), "embedding", {"hospital", "insurer"}), (SECURE, "sum of all", {"hospital", "insurer"})],
+    ids=["open", "secure"],
+)
+def test_the_holder_of_a_private_model_is_told_all_rows_once_more(changes, sees, of, tmp_path):
+    told = ("privacy.labels=bank", "privacy.label_epsilon=1.5", *changes)
+    audit = audit_run(train(tmp_path, WINE, "private", *told, "privacy.private_model=true"))
+    plain = audit_run(train(tmp_path, WINE, "told", *told))
+    more = [found for found in audit.features if found not in plain.features]
+    assert {(found.observers, found.sees, found.party) for found in more} == {(("bank",), sees, name) for name in of}
+    assert {(found.stage, found.looks, found.held_out) for found in more} == {("end", 1, False)}
+    assert all(found.r2 > 0.05 for found in more)
+    assert [found for found in audit.features if found not in more] == list(plain.features)
+    assert audit.told == plain.told  # the others hear nothing of it
 
 
 def test_an_attacker_that_knows_more_than_was_told_is_beyond_the_bound():

@@ -7,7 +7,7 @@ import torch
 
 from cvfl.audit.subject import Still
 from cvfl.audit.views import EMBEDDING, GRADIENT, HELD_OUT, HELD_OUT_SUM, OTHERS, SUM, Sights, Tap
-from cvfl.federation.build import make_federation
+from cvfl.federation.builder.machines import make_federation
 from cvfl.protocol import Loss
 from cvfl.runtime import rounds
 from cvfl.types import Direction

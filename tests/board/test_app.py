@@ -21,6 +21,7 @@ from cvfl.board.guard import Gate, read_token
 from cvfl.errors import ConfigError
 from cvfl.runs.status import StatusFile
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 SCRIPT = '<script>document.title="owned"</script>'
 IMAGE = '"><img src=x onerror=alert(1)>'
 TOKEN = "correct horse battery staple"

@@ -14,7 +14,7 @@ import pytest
 from board.browser import NEEDED, Browser, browsing
 from board.made import CONFIG, finished, line, shown, text, under_way
 
-pytestmark = NEEDED
+pytestmark = [NEEDED, pytest.mark.usefixtures("no_pages")]
 LONG = 100_000
 FIRST_PAINT = 1.0
 """Seconds until something is to be seen, whatever there is in the folder."""

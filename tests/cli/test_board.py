@@ -22,6 +22,7 @@ from cvfl.cli.observers import Observer
 from cvfl.runs.progress import Progress
 from cvfl.runs.status import NAME, read_status, status_path
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 CONFIG = 'rounds = 40\nbatch_size = 32\nevaluate_every = 5\n[data]\nname = "wine"\n[step_size]\neta = 0.1\n'
 
 
@@ -100,7 +101,7 @@ def test_without_its_packages_it_says_what_to_install(folder: Path, monkeypatch:
     assert [path.name for path in folder.iterdir()] == ["wine.toml"]
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("ending", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_it_says_where_it_is_and_ends_when_asked_to(folder: Path, ending: signal.Signals) -> None:
     finished(folder / "runs" / "one")
     before = signal.signal(ending, signal.default_int_handler)  # else a child inherits that it is ignored

@@ -150,6 +150,7 @@ def test_ctrl_c_keeps_the_rounds_that_are_done(config: Path, tmp_path: Path, mon
     assert "stopped after 5 rounds" in output
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["rounds"], summary["completed"]) == (5, False)
+    assert (tmp_path / "run" / "report.html").exists()
     monkeypatch.undo()
     assert call("train", config, "--out", tmp_path / "whole")[0] == 0
     code, output = call("train", config, "--out", tmp_path / "run", "--resume")

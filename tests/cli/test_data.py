@@ -22,6 +22,7 @@ from cvfl.cli import app
 from cvfl.config.files import load_config
 from cvfl.data.sets.catalogue import READERS
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 ROWS = 200
 
 

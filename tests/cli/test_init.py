@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from cvfl.cli import app
 from cvfl.config.files import load_config
-from cvfl.federation.load import load_data
+from cvfl.federation.rows.load import load_data
 
 ROWS = 120
 RANDOM = np.random.default_rng(0)

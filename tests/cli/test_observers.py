@@ -15,6 +15,7 @@ from cvfl.protocol import Evaluated
 from cvfl.runs.progress import Progress
 from cvfl.runtime import RoundReport, Traffic
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 EVALUATED = Evaluated(3, {"loss": 0.5, "accuracy": 0.7}, {}, {"loss": 0.6, "accuracy": 0.6})
 PROGRESS = Progress(RoundReport(3, 0.5, 0.01, EVALUATED), 10, Traffic(5_000_000, 7, 3), "accuracy")
 PLAIN = Progress(RoundReport(4, 0.4, 0.01), 10, Traffic(6_000_000, 8, 3), "accuracy")

@@ -13,6 +13,7 @@ from cvfl.advise import trials
 from cvfl.cli import app
 from cvfl.runtime import inprocess
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 DIGITS = """
 seed = 3
 epochs = 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from cvfl.cli import app
 from cvfl.config.files import load_config
 from cvfl.federation.train import train
 from cvfl.runtime.grpc.certificates import make_certificates
+
+pytestmark = pytest.mark.usefixtures("no_pages")
 
 
 def call(*arguments: object) -> tuple[int, str]:
@@ -179,6 +182,7 @@ def test_terms_that_differ_are_named_on_both_sides(folder: Path) -> None:
         roles.start("server")
         while not roles.events("server"):
             assert roles.children["server"].poll() is None, roles.errors("server")
+            time.sleep(0.05)
         options = ("--set", f"network.address={roles.address}", "--set", "step_size.eta=0.2", "--log-json")
         line = refused("party", "fed.toml", "--name", "bank", *CERTS, *options)
         assert roles.wait() == {"server": 2}

@@ -22,6 +22,7 @@ from cvfl.federation.train import train
 from cvfl.runtime.grpc.certificates import make_certificates
 from cvfl.wire.control import Offer
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 ROWS = 200
 TERMS = ("--party", "bank", "--party", "shop", "--label", "bank", "--rows", 100)
 SHORT = ("--set", "epochs=2", "--set", "stopping.patience=1")
@@ -99,6 +100,7 @@ def test_a_party_s_file_has_its_own_section_alone(agreed: Path) -> None:
     assert "epochs" not in Path("bank.toml").read_text()
 
 
+@pytest.mark.slow
 def test_roles_with_such_files_train_over_a_network(agreed: Path) -> None:
     with Processes(agreed / "server.toml", agreed, ["bank", "shop"]) as roles:
         call("terms", "terms.toml", "--as", "shop")  # with the certificates that these roles have

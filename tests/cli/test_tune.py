@@ -16,6 +16,7 @@ from cvfl.config.files import load_config, parse_config
 from cvfl.errors import ConfigError
 from cvfl.federation.train import train
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 CONFIG = """\
 # Two tables.
 epochs = 2

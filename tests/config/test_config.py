@@ -8,7 +8,7 @@ from conformance.cases import settings
 from cvfl.config.files import parse_config
 from cvfl.errors import ConfigError, RemoteProtocolError
 from cvfl.federation.agreement.terms import offer_of, terms_of
-from cvfl.federation.build import recipe_for
+from cvfl.federation.builder.recipe import recipe_for
 from cvfl.federation.roles import ServerRun
 from cvfl.wire.control import Hello, encode_control
 from federations import config, data
@@ -42,6 +42,11 @@ GOOD = {"data": {"name": "digits"}, "step_size": {"eta": 0.1}, "rounds": 3}
         ({"rounds": None}, "give either rounds or epochs"),
         ({"epochs": 2}, "give either rounds or epochs"),
         ({"privacy": {"noise": 1.0}}, "privacy.noise needs privacy.clip"),
+        ({"privacy": {"noise_shared": True}}, "privacy.noise_shared needs privacy.noise: it says how large"),
+        (
+            {"privacy": {"noise_shared": True, "noise": 1.0, "clip": 1.0}},
+            "privacy.noise_shared is for privacy.aggregation = 'secure': embeddings that can be read",
+        ),
         ({"algorithm": 1, "privacy": {"labels": "server"}}, "privacy.labels = 'server' keeps labels from parties"),
         ({"rounds": 0}, "rounds: input should be greater than or equal to 1, not 0"),
         ({"rounds": "many"}, "rounds: input should be a valid integer"),

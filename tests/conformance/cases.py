@@ -161,6 +161,23 @@ NAMED: dict[str, dict[str, Any]] = {
         "class_weight": "balanced",
         "server_model": {"name": "mlp", "hidden": [5]},
     },
+    "told labels, private model": AUTO
+    | {
+        "data": {"name": "wine", "parties": 3},
+        "privacy": {"labels": "bank", "label_epsilon": 2.0, "private_model": True},
+    },
+    "told labels, private model, secure": SECURE
+    | {"privacy": {"aggregation": "secure", "labels": "insurer", "label_epsilon": 2.0, "private_model": True}},
+    "told quantities, private model": {
+        "data": {"name": "diabetes", "parties": 3},
+        "batch_size": 100,
+        "privacy": {
+            "labels": "hospital",
+            "label_epsilon": 4.0,
+            "label_range": [-2.0, 3.0],
+            "private_model": True,
+        },
+    },
     "told quantities, algorithm 2": {
         "data": {"name": "diabetes", "parties": 3},
         "batch_size": 100,

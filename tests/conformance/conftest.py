@@ -11,14 +11,11 @@ from conformance.loop import opened
 from conformance.outcome import Outcome, in_process
 from conformance.peers import CONFIG
 from conformance.threads import Threads, threads
-from cvfl.report import analysis, report
 
 
 @pytest.fixture
-def tidy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Pictures are tested elsewhere; tables are closed."""
-    monkeypatch.setattr(report, "write_report", lambda *_: None)
-    monkeypatch.setattr(analysis, "write_analysis_page", lambda *_: None)
+def tidy(no_pages: None) -> Iterator[None]:
+    """Pages are tested elsewhere; tables are closed."""
     yield
     while opened:
         opened.pop().close()

@@ -11,7 +11,8 @@ from pathlib import Path
 from conformance.cases import SERVER
 from conformance.outcome import Outcome, lines, of_parties, written
 from cvfl.config.schema import RunConfig
-from cvfl.federation.roles import PartyRun, ServerRun, federation_names
+from cvfl.federation.roles import PartyRun, ServerRun
+from cvfl.federation.rows.load import federation_names
 from cvfl.federation.start import Start
 
 opened: list[ExitStack] = []
@@ -114,7 +115,7 @@ class Loop:
 
     def kept(self, role: str) -> list[int]:
         """The rounds that a role can go back to."""
-        return self.server.role.rounds.kept() if role == SERVER else self.parties[role].role._checkpoints.rounds()
+        return (self.server if role == SERVER else self.parties[role]).role.rounds.kept()
 
     def close(self) -> None:
         """Let other roles have the state."""

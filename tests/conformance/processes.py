@@ -18,7 +18,7 @@ from conformance.network import free_port
 from conformance.outcome import Outcome, of_parties, written
 from cvfl.config.files import load_config
 from cvfl.config.schema import RunConfig
-from cvfl.federation.roles import federation_names
+from cvfl.federation.rows.load import federation_names
 from cvfl.runtime.grpc.certificates import make_certificates
 
 
@@ -43,8 +43,8 @@ class Processes:
                 child.kill()
             child.wait()
 
-    def start(self, role: str) -> None:
-        """Start a role; its output goes on in the file ROLE.out, errors in ROLE.err."""
+    def start(self, role: str, answer: bytes | None = None) -> None:
+        """Start a role; its output goes on in the file ROLE.out, errors in ROLE.err; it may ask, and is answered."""
         sets = (f"network.address={self.address}", f"network.certificates={self.folder / 'certs'}")
         command = self.command(role)
         command += [str(self.path), "--log-json", *self.options(role)]
@@ -52,11 +52,15 @@ class Processes:
         with (self.folder / f"{role}.out").open("ab") as out, (self.folder / f"{role}.err").open("ab") as err:
             self.children[role] = subprocess.Popen(
                 [sys.executable, "-m", "cvfl.cli", *command],
+                stdin=None if answer is None else subprocess.PIPE,
                 stdout=out,
                 stderr=err,
                 cwd=self.folder,
                 env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | self.environment,
             )
+        if answer is not None and (stdin := self.children[role].stdin):
+            with stdin:
+                stdin.write(answer)
 
     def command(self, role: str) -> list[str]:
         """What a role is started with."""

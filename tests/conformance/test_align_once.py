@@ -21,8 +21,8 @@ from conformance.outcome import in_process, rows_apart, same
 from conformance.test_law3_restart import FAULTS, SHORT
 from cvfl.config.schema import RunConfig
 from cvfl.errors import RemoteProtocolError
-from cvfl.federation.keeping import PartyKeeper
-from cvfl.federation.load import load_data, open_tables, shared_rows
+from cvfl.federation.rows.keeping import PartyKeeper
+from cvfl.federation.rows.load import load_data, open_tables, shared_rows
 from cvfl.privacy.blinding import OPEN
 from cvfl.wire import Blinded, Gone, Matched, encode_setup, pack
 from cvfl.wire.control import Have, RowSecret, Settle, encode_control
@@ -117,7 +117,7 @@ def test_ids_that_go_and_come_back(config: RunConfig, tmp_path: Path) -> None:
     assert loop.points == 10
 
 
-@pytest.mark.parametrize("who", ["bank", "shop", SERVER])
+@pytest.mark.parametrize("who", ["bank", pytest.param("shop", marks=pytest.mark.slow), SERVER])
 def test_a_role_that_has_forgotten_makes_all_begin_anew(who: str, config: RunConfig, tmp_path: Path) -> None:
     Heard(config, tmp_path / "loop").run()
     loop = again(config, tmp_path / "loop")
@@ -154,7 +154,7 @@ def test_what_is_kept_is_for_its_owner_alone(config: RunConfig, tmp_path: Path) 
             assert b"person-" not in path.read_bytes()
 
 
-@pytest.mark.parametrize("changed", [False, True])
+@pytest.mark.parametrize("changed", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_faults_while_an_alignment_is_taken_up(changed: bool, config: RunConfig, tmp_path: Path) -> None:
     """Every kind of fault in turn, at every frame before the first round: the run ends in the same bits."""
     Heard(config, tmp_path / "first").run()

@@ -15,8 +15,9 @@ from sklearn.datasets import make_classification
 
 from cvfl.config.files import parse_config
 from cvfl.data import VerticalData
-from cvfl.federation.build import Federation, make_federation, recipe_for
-from cvfl.federation.load import load_data
+from cvfl.federation.builder.machines import Federation, make_federation
+from cvfl.federation.builder.recipe import recipe_for
+from cvfl.federation.rows.load import load_data
 from cvfl.protocol import Loss
 from cvfl.protocol.learning.metrics import evaluate, headline
 from cvfl.runtime import Meter, rounds
@@ -115,7 +116,9 @@ def check(name: str, pairs: list[Pair]) -> None:
     assert max(pair.off for pair in pairs) <= 1.001 * SINGLE[name]
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "digits")) for name in TRAINED]
+)
 def test_a_metric_is_off_by_less_than_the_limit(name: str) -> None:
     check(name, evaluations(name, **TRAINED[name]))
 

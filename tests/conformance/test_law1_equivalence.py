@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from cvfl.federation.build import Federation, recipe_for
+from cvfl.federation.builder.machines import Federation
+from cvfl.federation.builder.recipe import recipe_for
 from cvfl.models.server import Ended
 from cvfl.protocol import Loss
 from cvfl.protocol.learning.layers import initialised

@@ -31,7 +31,7 @@ FAULTS: dict[str, Fault] = {
 }
 
 
-@pytest.mark.parametrize("who", ["server", "last party", "everyone"])
+@pytest.mark.parametrize("who", ["server", "last party", pytest.param("everyone", marks=pytest.mark.slow)])
 def test_a_fault_at_every_frame(who: str, tmp_path: Path) -> None:
     """Frame by frame, from the first hello until after the last role has heard the end."""
     config = settings(**SHORT)
@@ -51,7 +51,18 @@ def test_a_fault_at_every_frame(who: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("who", FAULTS)
 @pytest.mark.parametrize(
     "case",
-    ["short", "tables", "aligned", "top-k", "nothing held out", "feedback", "auto", "secure", "labels at a party"],
+    [
+        "short",
+        "tables",
+        "aligned",
+        "top-k",
+        "nothing held out",
+        "feedback",
+        "auto",
+        "secure",
+        "labels at a party",
+        "private model",
+    ],
 )
 def test_a_fault_at_every_frame_of_every_kind_of_run(who: str, case: str, tmp_path: Path) -> None:
     write_tables(tmp_path, aligned=case == "aligned")
@@ -65,6 +76,7 @@ def test_a_fault_at_every_frame_of_every_kind_of_run(who: str, case: str, tmp_pa
         "auto": settings(**NAMED["auto"] | REPEATED),
         "secure": settings(**NAMED["secure"] | SHORT),
         "labels at a party": settings(**NAMED["labels at a party"] | SHORT),
+        "private model": settings(**NAMED["told labels, private model"] | SHORT),
     }[case]
     expected, undisturbed = in_process(config), Loop(config, tmp_path / "undisturbed")
     same(undisturbed.run(), expected)
@@ -116,13 +128,26 @@ RESTLESS: dict[str, dict[str, Any]] = {
     "labels at a party": NAMED["labels at a party"],
     "labels at a party, auto": NAMED["labels at a party, auto"] | {"every": 3},
     "secure, labels at a party": NAMED["secure, labels at a party"] | {"every": 1},
+    "told labels, private model": NAMED["told labels, private model"] | {"every": 3},
+    "told labels, private model, secure": NAMED["told labels, private model, secure"] | {"every": 1},
     "absence": NAMED["absence"] | {"every": 3},
     "absence, labels at a party": NAMED["absence, labels at a party"],
     "each its own, a checkpoint never": NAMED["each its own"] | {"every": 100},
 }
 
 
-@pytest.mark.parametrize("case", RESTLESS)
+MIXED = {
+    "auto, attention, budget",
+    "cached rows, auto",
+    "feedback, algorithm 2",
+    "told labels, private model, secure",
+    "labels at a party, auto",
+    "each its own, a checkpoint never",
+}
+"""What other cases have one by one."""
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.slow] * (case in MIXED)) for case in RESTLESS])
 def test_random_faults_and_orders(case: str, tmp_path: Path) -> None:
     """Frames of different parties overtake each other, and several faults strike, also one right after another."""
     config = settings(**RESTLESS[case])

@@ -42,7 +42,7 @@ def test_every_kind_of_frame_has_a_purpose() -> None:
     assert PURPOSES.keys() == {*KINDS, BLINDED, MATCHED, CONTROL, TARGETS} - {PASSED}
 
 
-@pytest.mark.parametrize("secure", [True, False], ids=["TLS", "plain"])
+@pytest.mark.parametrize("secure", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["TLS", "plain"])
 @pytest.mark.parametrize("case", ["auto", "none", "tables"])
 def test_tcp_carries_what_is_counted(case: str, secure: bool, tmp_path: Path) -> None:
     if case == "tables":

@@ -23,8 +23,8 @@ from cvfl.data.tables.split import seed_key
 from cvfl.errors import CvflError, DecodeError, RemoteProtocolError
 from cvfl.federation.agreement.handshake import Phase
 from cvfl.federation.agreement.terms import offer_of, terms_of
-from cvfl.federation.load import in_order
-from cvfl.federation.party import PartyRole
+from cvfl.federation.roles.party import PartyRole
+from cvfl.federation.rows.load import in_order
 from cvfl.privacy.identity import Identity
 from cvfl.privacy.keys import Keyring, SessionKey
 from cvfl.runtime.grpc.certificates import make_certificates
@@ -76,11 +76,11 @@ def test_a_party_without_the_label_sends_labels(phase: Phase, tmp_path: Path) ->
     write_tables(tmp_path)
     loop = Loop(table_settings(tmp_path), tmp_path / "loop")
     server = loop.server.role
-    until(loop, lambda: 2 in server._links and server._links[2].phase is phase)
+    until(loop, lambda: 2 in server._links.here and server._links.here[2].phase is phase)
     before = server.rows.state() if server.rows.sizes() else None
     with pytest.raises(RemoteProtocolError, match=r"^shop: an unexpected Targets"):
         server.receive(2, encode_control(targets(2), 2))
-    assert server._links[2].phase is phase
+    assert server._links.here[2].phase is phase
     assert before == (server.rows.state() if server.rows.sizes() else None)
     same(loop.run(), in_process(loop.config))
 
@@ -382,7 +382,7 @@ def test_a_key_of_an_older_session_is_found_out(certs: Path, tmp_path: Path) -> 
         return have.model_copy(update={"key": old[0].key})
 
     loop = InTheMiddle(config, tmp_path / "loop", certs, replay)
-    until(loop, lambda: loop.server.role._session == 1 and loop.delivered > 12)
+    until(loop, lambda: loop.server.role._session.number == 1 and loop.delivered > 12)
     loop.cut("shop")
     with pytest.raises(RemoteProtocolError, match=r"^(bank: its key is not signed|the key of party 1 is not the one)"):
         loop.run()

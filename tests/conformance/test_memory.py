@@ -17,7 +17,15 @@ from cvfl.config.schema import RunConfig
 from cvfl.federation.train import train
 
 pytestmark = pytest.mark.usefixtures("tidy")
-CASES = ("feedback", "feedback, algorithm 2", "auto", "cached rows", "cached rows, auto", "labels at a party, auto")
+SLOW = pytest.mark.slow
+CASES = (
+    "feedback",
+    "auto",
+    "cached rows",
+    pytest.param("feedback, algorithm 2", marks=SLOW),
+    pytest.param("cached rows, auto", marks=SLOW),
+    pytest.param("labels at a party, auto", marks=SLOW),
+)
 LONGER: dict[str, Any] = {"rounds": 14, "batch_size": 40}
 """Four epochs or so: pieces are begun, filled, of no use and removed."""
 
@@ -31,7 +39,7 @@ def pieces(loop: Loop, role: str) -> list[Path]:
     return sorted((loop.state(role) / "checkpoints" / "rows").glob("*.rows"))
 
 
-@pytest.mark.parametrize("case", [*CASES, "each its own"])
+@pytest.mark.parametrize("case", [*CASES, pytest.param("each its own", marks=SLOW)])
 def test_in_one_process(case: str, tmp_path: Path) -> None:
     config = settings(**NAMED[case] | LONGER)
     expected = in_process(config)
@@ -70,7 +78,7 @@ def test_only_what_checkpoints_need_is_on_disk(tmp_path: Path) -> None:
         loop.step()
         if loop.delivered % 10 == 0 and loop.kept("bank"):
             looked += 1
-            checkpoints = loop.parties["bank"].role._checkpoints
+            checkpoints = loop.parties["bank"].role.rounds._checkpoints
             needed = {piece.name for each in checkpoints._needed.values() for piece in each}
             there = {path.name for path in pieces(loop, "bank")}
             assert needed <= there
@@ -107,7 +115,7 @@ def test_damage_costs_rounds_and_no_bit(role: str, damage: str, tmp_path: Path) 
     while len(loop.kept(role)) < 3:
         loop.step()
     loop.kill_all()
-    checkpoints = (loop.server.role.rounds if role == SERVER else loop.parties[role].role)._checkpoints
+    checkpoints = (loop.server if role == SERVER else loop.parties[role]).role.rounds._checkpoints
     whole = checkpoints.rounds()
     older, newest = (checkpoints._needed[t0] for t0 in whole[-2:])
     names = {piece.name for piece in newest} - {piece.name for piece in older}

@@ -25,7 +25,7 @@ from conformance.cases import settings
 from cvfl.cli.nvflare_job import nvflare_job, nvflare_site
 from cvfl.config.files import load_config
 from cvfl.config.schema import RunConfig
-from cvfl.config.sections import PrivacyConfig
+from cvfl.config.sections import PrivacyConfig, ServerModelConfig
 from cvfl.errors import ConfigError, CvflError
 from cvfl.federation.nvflare import CLASSES, PROGRESS_FILE, ROLES, job_settings, write_job
 from cvfl.federation.nvflare_simulator import train_nvflare
@@ -33,6 +33,8 @@ from cvfl.federation.roles import PartyRun
 from cvfl.federation.train import train
 from cvfl.rng import stream
 from cvfl.runs.analysis import read_analysis
+from cvfl.runs.bundle import PRIVATE
+from cvfl.runs.directory import PARAMETERS
 from cvfl.runs.progress import Progress
 from cvfl.runtime.nvflare.place import Place
 from cvfl.runtime.nvflare.provisioned import LocalFederation
@@ -162,15 +164,35 @@ def test_the_simulator_ends_in_the_same_bits_and_bytes(changes, tmp_path):
 
 @needs_flare
 @pytest.mark.slow
-def test_a_simulation_with_told_labels_ends_in_the_same_bits_and_keeps_true_metrics_at_their_holder(tmp_path):
-    config = load_config(
-        own_tables(tmp_path / "tables", 20, PARTIES[:2]), ["privacy.labels=bank", "privacy.label_epsilon=2"]
-    )
+def test_a_simulation_with_shared_noise_sends_the_same_bytes_and_has_the_same_account(tmp_path):
+    """Parties draw secrets of their own, so the bits are others by design."""
+    privacy = PrivacyConfig(aggregation="secure", clip=1.0, noise=2.0, noise_shared=True)
+    changes = {"compressor": "auto", "server_model": ServerModelConfig(name="sum"), "privacy": privacy}
+    config = WINE.model_copy(update=changes)
+    found, expected = train_nvflare(config).summary, train(config).summary
+    assert found["privacy"] == expected["privacy"]
+    assert found["privacy"]["shared"]["parties"] == 2
+    assert {key: found["bytes"][key] for key in ("up", "down", "evaluation")} == {
+        key: expected["bytes"][key] for key in ("up", "down", "evaluation")
+    }
+    assert found["parameters"] != expected["parameters"]
+
+
+@needs_flare
+@pytest.mark.slow
+@pytest.mark.parametrize("private", [False, True], ids=["public model", "private model"])
+def test_a_simulation_with_told_labels_ends_in_the_same_bits_and_keeps_true_metrics_at_their_holder(private, tmp_path):
+    privacy = ["privacy.labels=bank", "privacy.label_epsilon=2", f"privacy.private_model={str(private).lower()}"]
+    config = load_config(own_tables(tmp_path / "tables", 20, PARTIES[:2]), privacy)
     result, expected = train_nvflare(config, tmp_path / "out"), train(config, out=tmp_path / "one")
     assert outcome(result.summary) == outcome(expected.summary)
     assert expected.summary["label_privacy"]["scores"]["test"]
     assert result.summary["label_privacy"].get("scores") is None
     assert read_analysis(tmp_path / "out") is None
+    layers = [tmp_path / run / PARAMETERS / PRIVATE / "server.safetensors" for run in ("out", "one")]
+    assert [layer.exists() for layer in layers] == [private, private]
+    if private:
+        assert layers[0].read_bytes() == layers[1].read_bytes()
 
 
 @needs_flare
@@ -249,7 +271,8 @@ def refused_without_certificate(port: int) -> bool:
 
 @needs_flare
 @its_own_warnings
-@pytest.mark.parametrize("names", [PARTIES[:2], pytest.param(PARTIES, marks=pytest.mark.slow)], ids=["two", "four"])
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [PARTIES[:2], PARTIES], ids=["two", "four"])
 def test_a_provisioned_federation_ends_in_the_same_bits_and_bytes(tmp_path, federation, names):
     made, job, _ = federation(20, names)
     assert refused_without_certificate(made.port)

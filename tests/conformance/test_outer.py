@@ -20,9 +20,9 @@ from conformance.test_law3_restart import FAULTS, SHORT
 from conformance.threads import threads
 from cvfl.config.schema import RunConfig
 from cvfl.errors import RemoteProtocolError
-from cvfl.federation.load import load_data
+from cvfl.federation.results.scoring import scorer
 from cvfl.federation.roles import PartyRun, ServerRun
-from cvfl.federation.scoring import scorer
+from cvfl.federation.rows.load import load_data
 from cvfl.privacy.relay import Relay
 from cvfl.protocol import Party, Presence
 from cvfl.wire import pack, unpack

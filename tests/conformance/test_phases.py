@@ -237,11 +237,11 @@ def _try_on_party(loop: Loop, name: str, tried: set[tuple[Any, ...]]) -> None:
 
 def _try_on_server(loop: Loop, m: int, name: str, tried: set[tuple[Any, ...]]) -> None:
     role = loop.server.role
-    if m not in role._links or role.done:
+    if m not in role._links.here or role.done:
         return
-    link = role._links[m]
+    link = role._links.here[m]
     phase = link.phase
-    for message in messages(m, role._session):
+    for message in messages(m, role._session.number):
         kind = type(message)
         if (phase, kind, UP) in TABLE and link.seat.allows(kind, UP):
             continue

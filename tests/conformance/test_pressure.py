@@ -162,7 +162,7 @@ def test_a_party_without_descriptors_ends_nobody_elses_run(federation: Threads, 
     def exhausted(*_: Any, **__: Any) -> None:
         raise ExhaustedError("state: cannot be written: Too many open files")
 
-    role._checkpoints.save = exhausted
+    role.rounds._checkpoints.save = exhausted
     federation._threads["bank"].join(30)
     assert isinstance(federation.errors.pop("bank"), ExhaustedError)
     federation.start("bank")
@@ -204,7 +204,9 @@ STAGES: dict[str, Callable[[Any], bool]] = {
 }
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(
+    "stage", [pytest.param(one, marks=[pytest.mark.slow] * (one in ("recalled", "labels"))) for one in STAGES]
+)
 def test_a_silent_party_is_named_and_counts_as_gone(stage: str, tmp_path: Path, seen: Seen) -> None:
     """It is connected, and answers every ping; the shop, which has done its part, is not blamed."""
     write_tables(tmp_path)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from cvfl.federation.build import recipe_for
+from cvfl.federation.builder.recipe import recipe_for
 from cvfl.protocol import Loss
 from cvfl.protocol.learning.layers import initialised
 from federations import config, data, federation, parameters, run

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cvfl.data import VerticalData
-from cvfl.federation.build import Federation
+from cvfl.federation.builder.machines import Federation
 from cvfl.protocol import Loss
 from cvfl.runtime import Meter, rounds
 from cvfl.theory.bounds import scalar_error

@@ -16,7 +16,8 @@ from torch import nn
 
 from conformance.test_rate import squared_gradient
 from cvfl.data import VerticalData
-from cvfl.federation.build import Federation, make_federation, recipe_for
+from cvfl.federation.builder.machines import Federation, make_federation
+from cvfl.federation.builder.recipe import recipe_for
 from cvfl.models.server import Bias, Sum
 from cvfl.protocol import Loss
 from cvfl.rng import stream
@@ -77,13 +78,14 @@ def slope(lengths: tuple[int, ...], values: list[float]) -> float:
     return float(np.polyfit(np.log([R * Q for R in lengths]), np.log(values), 1)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("compressor", "lengths"),
     [
-        pytest.param("identity", SHORT, marks=pytest.mark.slow),
+        ("identity", SHORT),
         ("feedback(scalar:bits=2)", SHORT),
-        pytest.param("feedback(entropy(shaped))", SHORT, marks=pytest.mark.slow),
-        pytest.param("identity", LONG, marks=pytest.mark.slow),
+        ("feedback(entropy(shaped))", SHORT),
+        ("identity", LONG),
     ],
 )
 def test_with_cached_rows_the_rate_is_that_of_the_batch(compressor: str, lengths: tuple[int, ...]) -> None:

@@ -13,8 +13,9 @@ from conformance.cases import NAMED, SECURE, settings
 from conformance.loop import Loop
 from conformance.outcome import in_process, same
 from cvfl.errors import ConfigError, RemoteProtocolError
-from cvfl.federation.build import Federation, make_federation, recipe_for
-from cvfl.federation.load import load_data
+from cvfl.federation.builder.machines import Federation, make_federation
+from cvfl.federation.builder.recipe import recipe_for
+from cvfl.federation.rows.load import load_data
 from cvfl.runtime import Meter, rounds
 from cvfl.wire import Embedding, Evaluation, decode, encode
 from cvfl.wire.frame import kind_of

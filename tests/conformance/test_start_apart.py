@@ -161,7 +161,7 @@ FAULTS: dict[str, Callable[[Loop], None]] = {
 }
 
 
-@pytest.mark.parametrize("who", FAULTS)
+@pytest.mark.parametrize("who", ["server", "bank", pytest.param("everyone", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("mode", "every"),
     [

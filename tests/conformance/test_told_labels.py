@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +18,29 @@ from conformance.test_who_sees_what import _plain, captured
 from cvfl.config.files import parse_config
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError, RemoteProtocolError
-from cvfl.federation import told_labels
-from cvfl.federation.load import load_data
+from cvfl.federation.rows.load import load_data
+from cvfl.federation.told_labels import randomise
 from cvfl.federation.train import train
 from cvfl.privacy.label_draw import tell_classes
+from cvfl.wire import Passed
 from cvfl.wire.control import CONTROL, End, decode_control, encode_control
 from cvfl.wire.frame import kind_of
+from cvfl.wire.read import read_frame
 
 pytestmark = pytest.mark.usefixtures("tidy")
 MODES: dict[str, dict[str, Any]] = {
     "auto": AUTO | {"batch_size": 16, "class_weight": "balanced"},
     "algorithm 2": {"algorithm": 2, "local_iterations": 2},
     "embeddings relayed": {"folding": False, "compressor": "scalar:bits=4"},
+    "private model": AUTO | {"batch_size": 16},
 }
 
 
-def told(folder: Path, aligned: bool = False, **changes: Any) -> RunConfig:
-    """A bank that tells its labels with epsilon 1, and a shop."""
+def told(folder: Path, aligned: bool = False, private: bool = False, **changes: Any) -> RunConfig:
+    """A bank that tells its labels with epsilon 1, and a shop; the bank may have a private model."""
     data = {"validation_share": 0.2, "stratify": True, "alignment": "aligned" if aligned else "private"}
-    return table_settings(folder, data, privacy={"labels": "bank", "label_epsilon": 1.0}, **changes)
+    privacy = {"labels": "bank", "label_epsilon": 1.0} | ({"private_model": True} if private else {})
+    return table_settings(folder, data, privacy=privacy, **changes)
 
 
 def heard(config: RunConfig, folder: Path) -> dict[str, list[Any]]:
@@ -47,6 +52,8 @@ def heard(config: RunConfig, folder: Path) -> dict[str, list[Any]]:
 
 
 def _said(frame: bytes) -> Any:
+    if isinstance(message := read_frame(frame), Passed):  # sealed by keys of the session
+        return replace(message, data=bytes(len(message.data)))
     return {**_plain(frame), "sealed": []} if kind_of(frame) == CONTROL else frame
 
 
@@ -63,7 +70,7 @@ def test_all_that_others_hear_follows_from_the_told_labels(
 ) -> None:
     """The law: a bank whose table has the told labels, and tells them as they are, is heard as the same bytes."""
     write_tables(tmp_path, aligned=True)  # where people are aligned, blinded ids are new bytes in every session
-    config = told(tmp_path, aligned=True, **MODES[mode])
+    config = told(tmp_path, aligned=True, private=mode == "private model", **MODES[mode])
     first = heard(config, tmp_path / "one")
     table, drawn = tmp_path / "bank.csv", tell_classes
     rows = list(csv.DictReader(table.read_text("utf-8").splitlines()))
@@ -75,15 +82,16 @@ def test_all_that_others_hear_follows_from_the_told_labels(
     found = drawn(secret, noise, "y", [f"row {i}" for i in range(len(rows))], true, names)
     assert 0 < int((found != true).sum()) < len(rows)
     replace_labels(table, [names[code] for code in found])
-    monkeypatch.setattr(told_labels, "tell_classes", lambda *given: given[4])
+    monkeypatch.setattr(randomise, "tell_classes", lambda *given: given[4])
     assert heard(config, tmp_path / "two") == first
     monkeypatch.undo()
     assert heard(config, tmp_path / "three") != first  # told labels of these labels, and the test would notice
 
 
 def test_what_is_told_is_not_the_true_labels(tmp_path: Path) -> None:
-    """With epsilon 1 about a quarter of the labels in the rows are others than the holder's."""
+    """With epsilon 1 about a quarter of the labels in the rows are others than the holder's, by this secret."""
     write_tables(tmp_path)
+    (tmp_path / "bank.csv.label_secret").write_text(json.dumps({"secret": "5a" * 32}) + "\n", encoding="utf-8")
     loaded = load_data(told(tmp_path))
     assert loaded.held is not None
     differ = float((loaded.data.train_labels != loaded.held.labels.train).double().mean())

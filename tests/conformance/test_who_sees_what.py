@@ -34,6 +34,7 @@ MODES: dict[str, dict[str, Any]] = {
     "labels at the server": {"privacy": {"labels": "server"}},
     "labels at a party": {"privacy": {"labels": HOLDER}},
     "labels told": {"privacy": {"labels": HOLDER, "label_epsilon": 1.0}},
+    "labels told, private model": {"privacy": {"labels": HOLDER, "label_epsilon": 1.0, "private_model": True}},
     "secure": SECURE,
     "secure, labels at the server": SECURE | {"privacy": {"aggregation": "secure", "labels": "server"}},
     "secure, labels at a party": SECURE | {"privacy": {"aggregation": "secure", "labels": HOLDER}},

@@ -12,7 +12,8 @@ from typing import Any
 from conformance.cases import SERVER
 from conformance.outcome import Outcome, of_parties
 from cvfl.config.schema import RunConfig
-from cvfl.federation.roles import PartyRun, ServerRun, federation_names
+from cvfl.federation.roles import PartyRun, ServerRun
+from cvfl.federation.rows.load import federation_names
 from cvfl.runtime.grpc.certificates import make_certificates
 from cvfl.runtime.grpc.channel import Identity
 from cvfl.runtime.grpc.party import attend

@@ -11,7 +11,7 @@ from cvfl.data.tables.ids import BETWEEN, check_case, read_ids
 from cvfl.data.tables.sources import Source, open_table
 from cvfl.data.tables.table import Table
 from cvfl.errors import ConfigError, DataError
-from cvfl.federation.load import load_data
+from cvfl.federation.rows.load import load_data
 
 
 @pytest.fixture

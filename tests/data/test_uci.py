@@ -17,6 +17,8 @@ from cvfl.federation.train import train
 from cvfl.protocol import Loss
 from publishers import write_adult, write_credit, write_mfeat
 
+pytestmark = pytest.mark.usefixtures("no_pages")
+
 
 @pytest.mark.parametrize("coded", [True, False])
 def test_credit_default(tmp_path, coded):

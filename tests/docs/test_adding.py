@@ -14,6 +14,7 @@ from cvfl.errors import ConfigError, DataError
 from cvfl.models import party_model, register_party_model, server_model
 from cvfl.models.registry import PARTY_MODELS, SERVER_MODELS
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 DOCS = Path(__file__).parents[2] / "docs"
 
 

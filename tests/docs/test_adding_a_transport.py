@@ -14,8 +14,10 @@ from conformance.outcome import Outcome, in_process, of_parties, same
 from conformance.peers import until
 from cvfl.config.schema import RunConfig
 from cvfl.errors import RemoteProtocolError
-from cvfl.federation.roles import federation_names
+from cvfl.federation.rows.load import federation_names
 
+pytestmark = pytest.mark.usefixtures("no_pages")
+SLOW = pytest.mark.slow
 PAGE = (Path(__file__).parents[2] / "docs" / "adding-a-transport.md").read_text(encoding="utf-8")
 TRANSPORT, USE = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.M | re.S)
 
@@ -38,7 +40,16 @@ def test_it_is_about_sixty_lines() -> None:
     assert 45 <= sum(bool(line.strip()) for line in body.splitlines()) <= 70
 
 
-@pytest.mark.parametrize("case", ["lattice", "auto", "algorithm 2", "secure", "labels at a party"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param("lattice", marks=SLOW),
+        "auto",
+        pytest.param("algorithm 2", marks=SLOW),
+        "secure",
+        "labels at a party",
+    ],
+)
 def test_the_same_bits_and_bytes(case: str, page: dict[str, Any], tmp_path: Path) -> None:
     config = settings(**NAMED[case])
     same(trained(page, config, tmp_path), in_process(config))
@@ -50,7 +61,7 @@ def test_own_tables(page: dict[str, Any], tmp_path: Path) -> None:
     same(trained(page, config, tmp_path / "roles"), in_process(config))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=SLOW) for seed in range(1, 4))])
 def test_connections_that_break_at_any_frame(seed: int, page: dict[str, Any], tmp_path: Path) -> None:
     config = settings(**NAMED["auto"], every=1)
     draw, cuts, handle = random.Random(seed), [0], page["QueueServer"].handle

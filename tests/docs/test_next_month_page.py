@@ -19,6 +19,7 @@ import cvfl
 from cvfl.cli import app
 from serving import tables
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 PAGE = (Path(__file__).parents[2] / "docs" / "next-month.md").read_text(encoding="utf-8")
 COMMANDS, PYTHON, APART = re.findall(r"^```\w*\n(.*?)^```$", PAGE, flags=re.M | re.S)
 

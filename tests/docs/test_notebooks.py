@@ -16,7 +16,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "notebooks"
 ALL = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
-LONG = {"privacy", "processes"}  # forty seconds of one core each
 KINDS = ("image/png", "text/html", "text/plain")
 TOOL = runpy.run_path(str(FOLDER / "execute.py"))
 
@@ -36,7 +35,8 @@ def _one(output: Any) -> tuple[str, str]:
     return kind, "" if kind == "image/png" else re.sub(r"[0-9a-f]{16}|[\s\d.,]+|e[-+]?\d+", " ", data[kind])
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in ALL])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALL)
 def test_it_runs_and_shows_what_is_recorded(name: str) -> None:
     assert shown(TOOL["executed"](FOLDER / f"{name}.ipynb")) == shown(read(name))
 

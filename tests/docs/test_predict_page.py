@@ -22,6 +22,7 @@ import cvfl
 from cvfl.cli import app
 from serving import tables
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 PAGE = (Path(__file__).parents[2] / "docs" / "predict.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, flags=re.M | re.S)
 PLAIN = [block.splitlines() for language, block in BLOCKS if not language]

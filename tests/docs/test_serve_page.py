@@ -20,6 +20,7 @@ from cvfl.cli import app
 from cvfl.serving.online.batching import STARTING
 from serving import tables
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, flags=re.M | re.S)

@@ -12,6 +12,7 @@ from cvfl.compress import Context, Packet, Plane, build, registry
 from cvfl.errors import CompressError, DecodeError
 from cvfl.wire import decode_packet, encode_packet
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 PAGE = (Path(__file__).parents[2] / "docs" / "writing-a-compressor.md").read_text(encoding="utf-8")
 DEFINITION, USE = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.M | re.S)
 CONTEXT = Context(seed=1, t0=2, m=3)

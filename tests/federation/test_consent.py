@@ -18,10 +18,11 @@ from cvfl.config.files import parse_config
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
 from cvfl.federation.agreement.terms import terms_of
-from cvfl.federation.consent import FILE, Consent, approval, approve, check_consent, consent_of
+from cvfl.federation.consent import FILE, Consent, Use, approval, approve, check_consent, consent_of
 from cvfl.privacy.seen import MODES
 from cvfl.runs.actions import NAME, read_actions
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 CONFIG = settings(rounds=3)
 NAMES = ("hospital", "bank", "shop")
 
@@ -113,6 +114,29 @@ def test_every_change_is_named(changes: dict[str, Any], line: str, tmp_path: Pat
     assert "\n" not in str(caught.value)
 
 
+def test_approvals_of_training_that_there_are_stay_valid() -> None:
+    """The hash of one of version 0.1, when predictions were not asked for."""
+    assert consent().sha256 == "6fe1c9fba8c1a7a88eb5097046a18d841fed95aa64707e8532e1726af61087c4"
+
+
+def test_each_use_has_an_approval_of_its_own(tmp_path: Path) -> None:
+    path, uses = tmp_path / FILE, {use: Consent({"use": str(use)}, {}, use) for use in Use}
+    approve(path, "bank", uses[Use.TRAINING])
+    for use, what in ((Use.PREDICTION, "predictions of new rows"), (Use.SERVING, "answers online")):
+        assert not check_consent(path, "bank", uses[use], required=False)
+        with pytest.raises(ConfigError, match=f"^bank: nobody has approved the terms of {what}, which consent.requi"):
+            check_consent(path, "bank", uses[use], required=True)
+        approve(path, "bank", uses[use])
+        assert check_consent(path, "bank", uses[use], required=True)
+        with pytest.raises(ConfigError, match=f"^bank: not as approved on .*: use: was {use}, is another"):
+            check_consent(path, "bank", Consent({"use": "another"}, {}, use), required=False)
+    assert [*tomllib.loads(path.read_text())] == ["party", "predict", "serve"]
+    assert check_consent(path, "bank", uses[Use.TRAINING], required=True)
+    path.write_text(path.read_text().replace("[predict.bank]", "[predict.bank]\nmore = 1"))
+    with pytest.raises(ConfigError, match=r"\[predict.bank\] is damaged; approve anew with --approve"):
+        approval(path, "bank", Use.PREDICTION)
+
+
 def test_one_file_for_the_parties_of_a_machine(tmp_path: Path) -> None:
     path = tmp_path / FILE
     approve(path, "bank", consent())
@@ -157,6 +181,15 @@ SHOWN: dict[str, tuple[dict[str, Any], str, dict[str, str]]] = {
     ),
     "holder": ({"privacy": {"labels": "bank"}}, "bank", {"every other party sees": "how the loss changes"}),
     "noise": ({"privacy": {"clip": 1, "noise": 4}, "compressor": "identity"}, "shop", {"noise": "at most epsilon"}),
+    "shared noise": (
+        {
+            "privacy": {"clip": 1, "noise": 4, "aggregation": "secure", "noise_shared": True},
+            "server_model": {"name": "sum"},
+            "compressor": "auto",
+        },
+        "shop",
+        {"noise": "noise of 4 times the norm in the sum of 3, of which each adds its part, delta 1e-05: for a"},
+    ),
 }
 
 

@@ -14,11 +14,13 @@ from conformance.loop import Loop
 from cvfl.config.files import parse_config
 from cvfl.config.schema import RunConfig
 from cvfl.errors import CvflError
-from cvfl.federation.divergence import loss_of_the_mean
 from cvfl.federation.train import train
+from cvfl.federation.watch.divergence import loss_of_the_mean
 from cvfl.protocol import Loss
 from cvfl.report.report import write_report
 from cvfl.runs.progress import Progress, progress_of, progress_values
+
+pytestmark = pytest.mark.usefixtures("no_pages")
 
 
 def config(eta: float, **changes: Any) -> RunConfig:

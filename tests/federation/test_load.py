@@ -15,9 +15,10 @@ from cvfl.config.files import load_config, parse_config
 from cvfl.config.schema import RunConfig
 from cvfl.data.tables.prepare import Preparation
 from cvfl.errors import ConfigError, CvflError, DataError
-from cvfl.federation.load import load_data
+from cvfl.federation.rows.load import load_data
 from cvfl.federation.train import train
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 PEOPLE = 120
 
 

@@ -18,11 +18,12 @@ from cvfl.config.files import parse_config
 from cvfl.config.schema import RunConfig
 from cvfl.data.tables.split import hashed, seed_key
 from cvfl.errors import ConfigError, DataError
-from cvfl.federation.load import Loaded, load_data
+from cvfl.federation.rows.load import Loaded, load_data
 from cvfl.federation.train import train
 from cvfl.privacy import Aligned
 from cvfl.runs.directory import alignment
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 PEOPLE = 60
 NAMES = ("shop", "bank", "registry")
 

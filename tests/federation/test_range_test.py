@@ -15,10 +15,11 @@ from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
 from cvfl.federation import range_test
 from cvfl.federation.agreement.terms import terms_of
-from cvfl.federation.load import load_data
 from cvfl.federation.range_test import GRID, find_eta, with_eta
+from cvfl.federation.rows.load import load_data
 from cvfl.federation.train import train
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 AUTO = 'rounds = 4\nbatch_size = 32\n[data]\nname = "wine"\nparties = 2\n[step_size]\neta = "auto"\n'
 
 
@@ -48,7 +49,8 @@ def test_a_run_with_the_step_size_that_was_found_is_that_run(tmp_path: Path) -> 
     assert '"eta": "auto"' in (tmp_path / "run" / "config.json").read_text()
 
 
-def test_held_out_rows_have_no_say() -> None:
+def test_held_out_rows_have_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_test, "_STEPS", 20)
     settings = config()
     data = load_data(settings).data
     poisoned = replace(data, test=tuple(1e3 * rows for rows in data.test), test_labels=data.test_labels.flip(0))
@@ -86,6 +88,7 @@ def test_roles_that_are_apart_need_a_number(tmp_path: Path, monkeypatch: pytest.
         result = CliRunner().invoke(app, command)
         assert result.exit_code != 0
         assert "step_size.eta = 'auto' is for `cvfl train` in one process" in result.output, (command, result.output)
+    monkeypatch.setattr(range_test, "_STEPS", 20)
     result = CliRunner().invoke(app, ["train", "fed.toml"], env={"COLUMNS": "300"})
     assert result.exit_code == 0, result.output
     assert "the best of 8 in short trials, which would send" in result.output

@@ -17,8 +17,9 @@ import cvfl
 from cvfl.config.schema import RunConfig
 from cvfl.data.tables.prepare import Preparation
 from cvfl.errors import ConfigError, DataError
-from cvfl.federation.build import make_federation, recipe_for
-from cvfl.federation.load import load_data
+from cvfl.federation.builder.machines import make_federation
+from cvfl.federation.builder.recipe import recipe_for
+from cvfl.federation.rows.load import load_data
 from cvfl.federation.train import train
 from cvfl.rng import stream
 from cvfl.serving.bundles import read_bundles, start_from
@@ -26,6 +27,7 @@ from cvfl.serving.embed import at_rest
 from cvfl.serving.predict import Predictor
 from serving import tables
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 STILL: dict[str, Any] = {"step_size": {"eta": 1e-30}, "optimizer": {"name": "sgd"}, "rounds": 1, "epochs": None}
 """One round that changes no weight, since no bit of it is that small."""
 PLAIN = {"decision": {"calibration": "none"}}

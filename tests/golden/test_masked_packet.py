@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import math
 import struct
 
 import numpy as np
@@ -9,9 +10,10 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
-from cvfl.compress import Masked, Scalar
+from cvfl.compress import Masked, Scalar, Wrapped
 from cvfl.privacy.keys import PairSecrets
 from cvfl.privacy.masks import Masks
+from cvfl.privacy.shared import Shared
 from cvfl.wire import encode_packet, pack
 from golden.test_wire_format import Example
 
@@ -43,3 +45,28 @@ def test_the_code_gives_these_bytes() -> None:
     assert encode_packet(packet) == example.bytes
     plain = masked.grid.compress(torch.tensor(example["tensor"]), example.context())
     assert plain.planes[0].symbols.tolist() == example["symbols"]
+
+
+def test_shared_noise_by_the_page_alone() -> None:
+    example, masks = Example("masked-shared.hex"), Example("masked-packet.hex")["mask"]
+    steps = [round(value / 0.25) for row in example["tensor"] for value in row]
+    assert example["symbols"] == [n % 64 for n in steps]
+    assert example["mask"] == masks
+    assert pack((np.array([*example["symbols"], *[0] * 6]) + np.array(masks)) % 64, 6) == example.bytes[3:]
+
+
+def test_the_code_gives_these_bytes_with_shared_noise() -> None:
+    example = Example("masked-shared.hex")
+    masked = Masked(Wrapped(0.25, 6), 3)
+    masked.mask = Masks(PairSecrets(1, SECRETS, EVERYONE))
+    tensor = torch.tensor(example["tensor"])
+    packet = masked.compress(tensor, example.context())
+    assert encode_packet(packet) == example.bytes
+    assert torch.equal(masked.decompress(packet, example.context()), tensor)
+
+
+def test_the_width_is_that_of_the_page() -> None:
+    for clip, noise, step, M in ((1.0, 1.0, 2 / 63, 4), (0.5, 3.0, 0.01, 2), (2.0, 0.1, 0.5, 9)):
+        K, mu, L = math.floor((clip / step) ** 2), (noise * clip / step) ** 2, math.log(2e12)
+        most = M * math.floor(math.sqrt(K)) + math.ceil(L / 3 + math.sqrt(L**2 / 9 + 2 * L * mu))
+        assert Shared.of(clip, noise, step, M, 2).width == len(f"{most:b}") + 1

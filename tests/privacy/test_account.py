@@ -10,9 +10,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from opacus.accountants import RDPAccountant
-from scipy import stats
+from scipy import special, stats
 from typer.testing import CliRunner
 
 from cvfl.cli import app
@@ -21,14 +22,20 @@ from cvfl.errors import ConfigError
 from cvfl.federation.train import train
 from cvfl.privacy.account import (
     ORDERS,
+    WHOLE_ORDERS,
     Account,
     Spent,
     account,
     check_accountant,
+    composed,
     epsilon,
     evaluations,
+    shared_epsilon,
+    skellam_divergence,
+    spent_of_shared,
     training_releases,
 )
+from cvfl.privacy.shared import Shared
 from cvfl.report.format import amount
 from cvfl.report.report import write_report
 from cvfl.runs.compact import compact
@@ -110,13 +117,138 @@ def test_the_account() -> None:
     plan = federation(rounds=8, batch_size=20, evaluate_every=4, privacy=NOISY).plan
     found = account(**NOISY, plan=plan, rounds=8)
     assert found is not None
-    assert found.model_dump() == {
+    assert found.model_dump(exclude_none=True) == {
         **NOISY,
         "parties": 3,
         "training": {"releases": 3, "one_party": epsilon(2, 3, 1e-6), "all_parties": epsilon(2, 9, 1e-6)},
         "held_out": {"releases": 2, "one_party": epsilon(2, 2, 1e-6), "all_parties": epsilon(2, 6, 1e-6)},
     }
     assert account(1.0, None, 1e-5, plan, 8) is None
+
+
+def divergence(order: float, moved: int, variance: float) -> float:
+    """Rényi divergence of a Skellam number that was moved from one that was not, added up term by term."""
+    reach = int(3 * moved * order + 40 * math.sqrt(variance) + 60)
+    k = np.arange(-reach, reach + moved + 1)
+    with np.errstate(divide="ignore"):
+        logs = np.log(special.ive(np.abs(k), variance))
+    p, q = logs[: len(logs) - moved], logs[moved:]
+    kept = np.isfinite(p) & np.isfinite(q)
+    terms = order * p[kept] + (1 - order) * q[kept]
+    assert max(terms[0], terms[-1]) < terms.max() - 40  # the ends are far enough
+    return float(special.logsumexp(terms)) / (order - 1)
+
+
+@pytest.mark.parametrize("variance", [2.0, 10.0, 60.0, 1000.0, 20_000.0])
+@pytest.mark.parametrize("moved", [1, 2, 7, 20])
+def test_the_divergence_of_skellam_noise_is_below_its_bound(moved: int, variance: float) -> None:
+    """And near it, and that near the Gaussian's, where the variance is large."""
+    for order in (2, 3, 5, 12):
+        if 1.5 * moved * order > variance and moved > 2:
+            continue  # so far out that the sum has no floats for it
+        exact, bound = divergence(order, moved, variance), skellam_divergence(order, moved**2, moved, variance)
+        gaussian = order * moved**2 / (2 * variance)
+        assert exact < bound
+        assert gaussian < bound < gaussian * (1 + (2 + 6 / moved) / variance)
+        if variance > 50 * moved * order and variance > 500:
+            assert bound < 1.02 * exact
+
+
+@pytest.mark.parametrize("variance", [3.0, 50.0])
+def test_rows_of_numbers_that_move_apart_stay_below_the_bound_of_their_squares(variance: float) -> None:
+    """Divergences of independent numbers add up; the account knows the sum of squares alone."""
+    for row in ((1, 1, 1, 1), (2, 0, 0, 0), (3, 2, 1, 0), (1, 1, 5, 3)):
+        squared = sum(k * k for k in row)
+        absolute = min(math.sqrt(len(row) * squared), squared)
+        assert absolute >= sum(row)
+        for order in (2, 4):
+            exact = sum(divergence(order, k, variance) for k in row if k)
+            assert exact < skellam_divergence(order, squared, absolute, variance)
+
+
+def exactly_shared(shared: Shared, delta: float, known: int = 0) -> float:
+    """Epsilon of one release of one number, by the probabilities of all that can be read."""
+    moved = 2 * math.isqrt(shared.length)
+    left = shared.variance * (shared.parties - known) / shared.parties
+    reach = int(14 * math.sqrt(left)) + moved
+    p = stats.skellam.pmf(np.arange(-reach, reach + moved), left / 2, left / 2)
+    there, here = p[:-moved], p[moved:]
+
+    def leak(e: float) -> float:
+        return float(np.maximum(there - math.exp(e) * here, 0).sum())
+
+    low, high = 0.0, 200.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if leak(middle) > delta else (low, middle)
+    return high
+
+
+@pytest.mark.parametrize("noise", [1.0, 2.0, 4.0])
+@pytest.mark.parametrize("known", [0, 1, 3])
+def test_epsilon_of_shared_noise_is_an_upper_bound_of_the_exact_one(noise: float, known: int) -> None:
+    shared = Shared.of(1.0, noise, 2 / 63, 4, 1)
+    found, exact = shared_epsilon([(shared, 1)], 1e-5, known=known), exactly_shared(shared, 1e-5, known)
+    assert exact < found < 1.25 * exact + 0.02
+
+
+@pytest.mark.filterwarnings("ignore:Optimal order")
+@pytest.mark.parametrize("noise", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("releases", [1, 6])
+def test_on_a_fine_grid_it_is_that_of_gaussian_noise_of_the_sum(noise: float, releases: int) -> None:
+    """Less what others know: a party its own part, and all but one all but one part."""
+
+    def gaussian(noise: float) -> Any:
+        accountant = RDPAccountant()
+        accountant.history = [(noise / 2, 1.0, releases)]
+        return pytest.approx(accountant.get_epsilon(1e-5, alphas=WHOLE_ORDERS), rel=0.005)
+
+    spent = spent_of_shared([(Shared.of(1.0, noise, 2 / 1023, 4, 2), releases)], 1e-5)
+    assert spent.against_server == gaussian(noise)
+    assert spent.one_party == gaussian(noise * math.sqrt(3 / 4))
+    assert spent.against_others == gaussian(noise / 2)
+    assert spent.all_parties == gaussian(noise / 4)
+    assert spent.against_server < spent.one_party < spent.against_others < spent.all_parties
+
+
+@pytest.mark.parametrize("noise", [0.5, 1.0, 2.0, 4.0])
+def test_the_grid_of_auto_costs_no_epsilon(noise: float) -> None:
+    fine, auto = (spent_of_shared([(Shared.of(1.0, noise, 2 / n, 4, 2), 1)], 1e-5) for n in (511, 63))
+    assert auto.one_party == pytest.approx(fine.one_party, rel=0.01)
+
+
+def test_nothing_released_is_nothing_spent() -> None:
+    spent = spent_of_shared([(Shared.of(1.0, 1.0, 0.1, 3, 2), 0)], 1e-5)
+    assert {*spent.model_dump().values()} == {0}
+
+
+SHARED: dict[str, Any] = {"aggregation": "secure", "noise_shared": True}
+
+
+def test_the_account_of_shared_noise(tmp_path: Path) -> None:
+    """In the record of a run, its report and the terminal; and of several runs together."""
+    changes: dict[str, Any] = {"server_model": {"name": "sum"}, "compressor": "auto", "privacy": NOISY | SHARED}
+    summary = train(config(rounds=8, batch_size=20, evaluate_every=4, **changes), data(), out=tmp_path / "run").summary
+    shared = Shared.of(1.0, 2.0, 2 / 63, 3, 4)
+    found = read_run(tmp_path / "run").account
+    assert found is not None
+    assert found == Account.model_validate(summary["privacy"])
+    assert (found.shared, found.parties) == (shared, 3)
+    assert found.training == spent_of_shared([(shared, 3)], 1e-6)
+    assert found.held_out == spent_of_shared([(shared, 2)], 1e-6)
+    both = composed([found, found])
+    assert both.training == spent_of_shared([(shared, 6)], 1e-6)
+    wider = shared.model_copy(update={"numbers": 9})
+    more = found.model_copy(update={"shared": wider})
+    assert composed([found, more]).training == spent_of_shared([(shared, 3), (wider, 3)], 1e-6)
+    assert both.training.one_party < composed([found, more]).training.one_party
+    one = found.training
+    text = " ".join(re.sub(r"<[^>]*>", " ", (tmp_path / "run" / "report.html").read_text()).split())
+    assert "norm at most 1, noise 2 of it in the sum of 3, δ 10⁻⁶" in text
+    assert f"training row, against the server alone 3 {amount(one.against_server or 0)}" in text
+    assert f"training row, against all others together 3 {amount(one.against_others or 0)}" in text
+    said = f"ε {one.one_party:.3g} at one party ({one.against_server:.3g} against the server alone, "
+    assert said in noise_lines(summary)[0]
 
 
 @pytest.fixture(scope="module")

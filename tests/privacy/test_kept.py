@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cvfl.errors import DataError, RemoteProtocolError
-from cvfl.federation.keeping import PartyKeeper, ServerKeeper
+from cvfl.federation.rows.keeping import PartyKeeper, ServerKeeper
 from cvfl.privacy import AlignmentParty, AlignmentServer
 from cvfl.privacy.blinding import short_size
 from cvfl.privacy.kept import TAG, Count, KeptByParty, tags_of

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cvfl.errors import DataError
-from cvfl.federation.label_secret import Release, told_before
+from cvfl.federation.told_labels.secret import Release, told_before
 from cvfl.privacy.label_draw import tell_classes, tell_quantities
 from cvfl.protocol.learning.randomised import GRID, Randomised
 

@@ -19,6 +19,7 @@ from cvfl.compress.limits import limits
 from cvfl.errors import ConfigError
 from cvfl.privacy.noise import SECRET, Noise, noise_for, normal
 from cvfl.protocol.release import EMBEDDING, EVALUATION, Clipped, Secret, clipped
+from cvfl.rng import stream
 
 ONE, OTHER = bytes(range(SECRET)), bytes(SECRET)
 SIGMA = 0.5
@@ -214,3 +215,10 @@ def test_a_clipped_model_is_the_model() -> None:
     x = torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
     assert torch.equal(Clipped(model, 1e6)(x), model(x))
     assert torch.equal(Clipped(model, 0.1)(x), clipped(model(x), 0.1))
+
+
+def test_noise_of_two_sizes_does_not_show_what_is_under_both() -> None:
+    """One secret, one round, one embedding: with sigma and twice sigma the same normal numbers would cancel."""
+    h = torch.from_numpy(stream(5, "under").uniform(4000)).reshape(1000, 4)
+    once, twice = (Noise(sigma, secret=Secret(b"s" * 32))(h, "embedding", 3) for sigma in (1.0, 2.0))
+    assert float((2 * once - twice - h).square().mean()) > 4.0  # of independent noise 4 + 4

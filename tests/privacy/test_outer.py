@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cvfl.errors import DataError, RemoteProtocolError
-from cvfl.federation.keeping import PartyKeeper, ServerKeeper
+from cvfl.federation.rows.keeping import PartyKeeper, ServerKeeper
 from cvfl.privacy import Aligned, AlignmentParty, AlignmentServer
 from cvfl.privacy.keys import session_secrets
 from cvfl.privacy.sealing import Sealing

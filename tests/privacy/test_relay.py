@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cvfl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from cvfl.federation.build import Federation
+from cvfl.federation.builder.machines import Federation
 from cvfl.privacy.relay import Correspondent, Holder, Relay
 from cvfl.protocol import Loss
 from cvfl.runtime.inprocess import one_thread_a_role

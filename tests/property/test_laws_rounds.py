@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cvfl.compress import Compressor, Context, build
 from cvfl.compress.base import LARGEST
+from cvfl.compress.basis import within
 from cvfl.errors import CompressError
 from cvfl.wire import decode_packet, encode_packet
 
@@ -61,6 +62,11 @@ def squared_error(back: torch.Tensor, h: torch.Tensor) -> float:
     return float((back.double() - h.double()).square().sum())
 
 
+def used(receiver: Compressor, back: torch.Tensor) -> torch.Tensor:
+    """What receivers use of a reconstruction: of what is known of a row no more than the basis can show."""
+    return back if receiver.span is None else within(back, receiver.span)
+
+
 def learn(sender: Compressor, h: torch.Tensor, gradient: torch.Tensor, loss: float) -> None:
     """As a party lets its compressor learn; of what was sent it hears in most rounds, and how well that agreed."""
     told = int(loss * 10)
@@ -105,7 +111,7 @@ def test_law_6_holds_in_every_round_and_the_ends_stay_alike(form, b, journey):
         assert torch.equal(got(sender, data, h, context), back)
         bound = sender.bound(h, context)
         assert 0 <= bound.expected <= bound.worst
-        assert squared_error(back, h) <= bound.worst
+        assert squared_error(used(receiver, back), h) <= bound.worst
         settle(sender, data, h, context)
         settle(receiver, data, h, context)
         assert shared(sender) == shared(receiver)

@@ -13,7 +13,7 @@ from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
 from cvfl.errors import ConfigError, DataError
 from cvfl.federation.agreement.terms import terms_of
-from cvfl.federation.build import Federation
+from cvfl.federation.builder.machines import Federation
 from cvfl.models.server import Concat
 from cvfl.protocol import Loss, Plan, Presence, StepSize
 from cvfl.protocol.absence import StandIns

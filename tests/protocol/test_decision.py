@@ -69,6 +69,11 @@ def test_many_rows_have_their_own_way() -> None:
     assert f1_score(Y, p >= found.threshold) > max(f1_score(Y, p >= t) for t in np.unique(p)) - 0.003
 
 
+def f1(y: np.ndarray, chosen: np.ndarray) -> float:
+    """As scikit-learn has it, in a thousandth of the time."""
+    return float(2 * (chosen * y).sum() / (chosen.sum() + y.sum()))
+
+
 def test_of_few_rows_the_threshold_is_nearer_to_the_best_one() -> None:
     """Sixty rows at a time: the threshold that is best for their labels alone is worse for all others."""
     draw = np.random.default_rng(1)
@@ -77,10 +82,10 @@ def test_of_few_rows_the_threshold_is_nearer_to_the_best_one() -> None:
     found, alone = [], []
     for some in np.split(np.arange(6000), 100):
         ours = Decision().fit(Loss.BINARY, torch.tensor(z[some, None]), torch.tensor(y[some]))
-        theirs = max(p[some], key=lambda t: f1_score(y[some], p[some] >= t))
+        theirs = max(p[some], key=lambda t: f1(y[some], p[some] >= t))
         rest = p[6000:], y[6000:]
-        found.append(f1_score(rest[1], ours.probabilities(Loss.BINARY, torch.tensor(z[6000:, None])) >= ours.threshold))
-        alone.append(f1_score(rest[1], rest[0] >= theirs))
+        found.append(f1(rest[1], ours.probabilities(Loss.BINARY, torch.tensor(z[6000:, None])) >= ours.threshold))
+        alone.append(f1(rest[1], rest[0] >= theirs))
     assert np.mean(found) > np.mean(alone) + 0.003
 
 

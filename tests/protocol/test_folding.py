@@ -22,7 +22,7 @@ from conformance.loop import Loop
 from cvfl.compress import Context, Identity
 from cvfl.data import VerticalData
 from cvfl.errors import ConfigError, DecodeError, RemoteProtocolError
-from cvfl.federation.build import recipe_for
+from cvfl.federation.builder.recipe import recipe_for
 from cvfl.models import Concat
 from cvfl.protocol import Loss, Plan, StepSize
 from cvfl.runtime import Meter, rounds

@@ -12,8 +12,9 @@ from conformance.cases import settings
 from cvfl.audit.attacks import invert
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
-from cvfl.federation.build import make_federation, recipe_for
-from cvfl.federation.load import load_data
+from cvfl.federation.builder.machines import make_federation
+from cvfl.federation.builder.recipe import recipe_for
+from cvfl.federation.rows.load import load_data
 from cvfl.federation.train import train
 from cvfl.models import MLP
 from cvfl.protocol.learning.guard import explained, hide, penalty_slope

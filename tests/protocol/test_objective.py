@@ -48,7 +48,7 @@ def test_a_class_that_training_lacks_can_be_drawn() -> None:
 def trained(**changes: Any) -> Any:
     values = {
         "data": {"name": "breast_cancer", "parties": 2},
-        "rounds": 40,
+        "rounds": 12,
         "batch_size": 64,
         "local_iterations": 2,
         "step_size": {"eta": 0.1},

@@ -12,7 +12,7 @@ from torch import nn
 
 from cvfl.compress import Scalar
 from cvfl.errors import CompressError, ConfigError, CvflError, DataError, LocalProtocolError, RemoteProtocolError
-from cvfl.federation.build import Federation, make_federation
+from cvfl.federation.builder.machines import Federation, make_federation
 from cvfl.federation.train import train
 from cvfl.protocol import Codec, Loss, Plan, StepSize
 from cvfl.runtime.inprocess import one_thread_a_role
@@ -54,7 +54,7 @@ def test_same_seed_same_bits_whatever_runs_side_by_side(case: str) -> None:
     for another in (other, alone):
         assert all(torch.equal(a, b) for a, b in zip(parameters(one), parameters(another), strict=True))
     assert meters[0] == meters[1] == meters[2]
-    different = federation(**CASES[case], seed=4)
+    different = federation(**CASES[case], seed=4, rounds=1)
     run(different)
     assert not torch.equal(parameters(one)[0], parameters(different)[0])
 
@@ -257,8 +257,8 @@ def test_an_unavailable_device_is_named() -> None:
 
 def test_divergence_is_said_in_one_line() -> None:
     fed = federation(data(Loss.SQUARED), step_size={"eta": 1e200}, rounds=4)
-    with pytest.raises(CvflError, match=r"(server|org\d), round \d: .*(not finite|NaN)"):
-        run(fed)
+    with pytest.raises(CvflError, match=r"(server|org\d), round \d: .*(not finite|NaN|if training diverged)"):
+        run(fed)  # which of them depends on how the machine multiplies matrices
 
 
 def test_a_server_model_that_diverges_is_named() -> None:

@@ -1,6 +1,8 @@
-"""Targets and metrics by randomised labels have the true ones as their mean."""
+"""What training makes of randomised labels, and metrics that have those by true ones as their mean."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from cvfl.protocol import Decision, Loss, Units
 from cvfl.protocol.learning.decision import Decided
 from cvfl.protocol.learning.estimates import estimate
 from cvfl.protocol.learning.metrics import evaluate
-from cvfl.protocol.learning.objective import ClassWeight, Objective
+from cvfl.protocol.learning.objective import Objective
 from cvfl.protocol.learning.randomised import Randomised
 
 N = 60_000
@@ -23,13 +25,10 @@ def outputs_for(loss: Loss, classes: int, rows: int) -> Tensor:
     return torch.from_numpy(np.random.default_rng(0).normal(0, 2, (rows, 1 if loss is Loss.BINARY else classes)))
 
 
-@pytest.mark.parametrize("weights", [None, (0.5, 3.0, 1.5)])
 @pytest.mark.parametrize(("loss", "classes"), KINDS)
-def test_the_mean_gradient_over_draws_is_that_of_the_true_labels(
-    loss: Loss, classes: int, weights: ClassWeight | None
-) -> None:
+def test_with_weights_the_mean_gradient_over_draws_is_that_of_the_true_labels(loss: Loss, classes: int) -> None:
     """By enumeration of what may be told of a row: the mean, each with its probability, to rounding."""
-    noise, how = Randomised(1.0), None if weights is None else weights[:classes]
+    noise, how = Randomised(1.0), (0.5, 3.0, 1.5)[:classes]
     plain = Objective.of(loss, how, torch.tensor([0]))
     unbiased = Objective.of(loss, how, torch.tensor([0]), noise)
     for own in range(classes):
@@ -39,9 +38,32 @@ def test_the_mean_gradient_over_draws_is_that_of_the_true_labels(
             value = objective(z, loss.labels(torch.tensor([label]), torch.float64))
             return torch.cat([torch.autograd.grad(value, z, retain_graph=True)[0].reshape(-1), value.detach()[None]])
 
-        chances = [noise.keep(classes) if c == own else noise.other(classes) for c in range(classes)]
-        mean = sum(p * gradient(unbiased, c) for c, p in enumerate(chances))
+        mean = sum(p * gradient(unbiased, c) for c, p in enumerate(chances(noise, own, classes)))
         assert torch.allclose(torch.as_tensor(mean), gradient(plain, own), atol=1e-12)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 20.0])
+@pytest.mark.parametrize(("loss", "classes"), KINDS)
+def test_what_is_told_is_likeliest_by_a_model_that_knows_how_likely_true_labels_are(
+    loss: Loss, classes: int, epsilon: float
+) -> None:
+    """Where the model's probabilities are the true ones the mean gradient over labels and draws is zero."""
+    noise, objective = Randomised(epsilon), Objective.of(loss, None, torch.tensor([0]), Randomised(epsilon))
+    z = outputs_for(loss, classes, 1).requires_grad_()
+    p = torch.cat([1 - z.sigmoid(), z.sigmoid()], 1) if loss is Loss.BINARY else z.softmax(1)
+    told = sum(p[0, own].item() * torch.tensor(chances(noise, own, classes)) for own in range(classes))
+    each = [objective(z, loss.labels(torch.tensor([c]), torch.float64)) for c in range(classes)]
+    assert [value.item() for value in each] == pytest.approx([-math.log(chance) for chance in told], rel=1e-6)
+    mean = torch.stack([chance * value for chance, value in zip(told, each, strict=True)]).sum()
+    (gradient,) = torch.autograd.grad(mean, z)
+    assert float(gradient.abs().max()) < 1e-6
+    sure = Objective.of(loss, None, None, noise)(100 * z.detach(), loss.labels(z.argmin(1), torch.float64))
+    assert math.isfinite(sure)  # however sure the model is, and whatever was told
+
+
+def chances(noise: Randomised, own: int, classes: int) -> list[float]:
+    """How likely each class is to be told of a row of class `own`."""
+    return [noise.keep(classes) if c == own else noise.other(classes) for c in range(classes)]
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 3.0])

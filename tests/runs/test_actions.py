@@ -20,10 +20,14 @@ from conformance.cases import SERVER, settings
 from conformance.outcome import in_process, same
 from conformance.threads import threads
 from cvfl.cli import app
-from cvfl.errors import DataError
+from cvfl.errors import ConfigError, DataError, OutputError
 from cvfl.runs.actions import NAME, NOTHING, ActionLog, Head, read_actions, verified
-from cvfl.runs.witness import Recorder
+from cvfl.runs.witness import PredictionRecorder, Recorder, ServingRecorder
 from cvfl.types import Direction
+from cvfl.wire import Ask, Found, Prediction, encode
+from cvfl.wire.serving import PSEUDONYM
+
+pytestmark = pytest.mark.usefixtures("no_pages")
 
 
 def written(folder: Path, lines: int = 4) -> Path:
@@ -115,6 +119,33 @@ def test_kill_9_while_lines_are_written(tmp_path: Path) -> None:
     assert verified(tmp_path / NAME).lines > 20
 
 
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    log = ActionLog(tmp_path)
+    with pytest.raises(ConfigError, match="is in use by another process; every role needs a --state of its own"):
+        ActionLog(tmp_path)
+    log.close()
+    ActionLog(tmp_path).append("started")
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_ctrl_c_in_the_middle_of_a_line(whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = ActionLog(tmp_path)
+    log.append("started")
+    write = os.write
+
+    def interrupted(file: int, data: memoryview) -> int:
+        write(file, data if whole else data[:10])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            log.append("served")
+    log.append("ended")
+    events = [line["event"] for line in read_actions(log.path)]
+    assert events == ["started", "served", "ended"] if whole else ["started", "torn", "ended"]
+
+
 def test_the_command(tmp_path: Path) -> None:
     path = written(tmp_path / "bank")
     run = CliRunner()
@@ -125,7 +156,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert [json.loads(line)["n"] for line in lines] == [0, 1, 2, 3]
     well = run.invoke(app, ["log", "verify", str(path.parent)])
     assert well.stdout.strip().endswith(f"4 lines, nothing changed; the last one is {verified(path).sha256}")
-    path.write_text(path.read_text().replace("101", "100"))
+    path.write_text(path.read_text().replace("[1,101]", "[1,100]"))  # not a digit of a time or a hash
     ill = run.invoke(app, ["log", "verify", str(path.parent)])
     assert ill.exit_code == 2
     assert "line 3: does not follow from the one before" in ill.output
@@ -185,3 +216,85 @@ def test_a_frame_that_is_none_is_no_line(tmp_path: Path) -> None:
         recorder.frame(1, Direction.UP, frame)
     recorder.flush()
     assert told(tmp_path / NAME) == []
+
+
+def ask(rows: int, m: int = 1, run: str = "ab") -> bytes:
+    return encode(Ask(0, m, run, bytes(PSEUDONYM * rows)))
+
+
+def test_rows_that_are_asked_for_are_counted_once_in_one_line(tmp_path: Path) -> None:
+    """The server hears them from the door and passes them on to every party."""
+    recorder = ServingRecorder(ActionLog(tmp_path), "server", ["bank", "shop", "club"])
+    found = encode(Found(0, 2, 8, b"\xff", b"packet"))
+    for rows, run in ((3, "ab"), (500, "cd"), (4, "ab")):
+        recorder.frame(1, Direction.UP, ask(rows, run=run))
+        for m in (2, 3):
+            recorder.frame(m, Direction.DOWN, ask(rows, 0, run))
+        recorder.frame(2, Direction.UP, found)
+    recorder.frame(2, Direction.UP, b"\x2f\xff")  # cut off
+    recorder.close()
+    served, ended = told(tmp_path / NAME)
+    sizes = [len(ask(rows)) for rows in (3, 500, 4)]
+    below = [len(ask(rows, 0)) for rows in (3, 500, 4)]
+    assert served == {
+        "n": 0,
+        "event": "served",
+        "rows": {"ab": 7, "cd": 500},
+        "sent": {name: {"Serving": [3, sum(below)]} for name in ("club", "shop")},
+        "received": {"bank": {"Serving": [3, sum(sizes)]}, "shop": {"Serving": [4, 3 * len(found) + 2]}},
+    }
+    assert ended["event"] == "ended"
+
+
+def test_a_line_of_serving_is_written_when_it_is_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cvfl.runs.witness.EVERY", 0.2)
+    recorder = ServingRecorder(ActionLog(tmp_path), "shop", ["bank", "shop"])
+    began = time.monotonic()
+    asked = 0
+    while time.monotonic() - began < 0.9:
+        recorder.frame(0, Direction.DOWN, ask(2, 0))
+        asked += 2
+        time.sleep(0.001)
+    until = time.monotonic() + 30
+    while sum(line["rows"]["ab"] for line in read_actions(tmp_path / NAME)) < asked:  # nobody asks any more
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    lines = told(tmp_path / NAME)
+    assert {line["event"] for line in lines} == {"served"}
+    assert 1 < len(lines) <= 6
+    recorder.close()
+    assert verified(tmp_path / NAME).lines == len(lines) + 1
+
+
+def test_a_log_that_cannot_be_written_stops_the_role(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cvfl.runs.witness.EVERY", 0.01)
+    recorder = ServingRecorder(ActionLog(tmp_path), "shop", ["bank", "shop"])
+
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        recorder.frame(0, Direction.DOWN, ask(2, 0))
+        until = time.monotonic() + 30
+        while recorder._failed is None:
+            assert time.monotonic() < until
+            time.sleep(0.005)
+        with pytest.raises(OutputError, match="cannot be written: No space left"):
+            recorder.frame(0, Direction.DOWN, ask(2, 0))
+    recorder.again()
+    assert told(tmp_path / NAME)[-1]["event"] == "again"
+
+
+def test_a_session_of_a_prediction_is_a_line(tmp_path: Path) -> None:
+    recorder = PredictionRecorder(ActionLog(tmp_path), "bank", ["bank", "shop"], "ab", lambda: 40_000)
+    frames = [encode(Prediction(t0, 1, bytes(100 + t0))) for t0 in range(3)]
+    recorder.here(0, True)
+    for frame in frames:
+        recorder.frame(0, Direction.UP, frame)
+    recorder.here(0, False)
+    recorder.close()
+    joined, predicted, left = told(tmp_path / NAME)
+    assert (joined["event"], left["event"]) == ("joined", "left")
+    sent = {"server": {"Prediction": [3, sum(map(len, frames))]}}
+    assert predicted == {"n": 1, "event": "predicted", "rows": {"ab": 40_000}, "sent": sent, "received": {}}

@@ -13,6 +13,8 @@ import pytest
 
 from cvfl.runs.status import NAME, StatusFile, read_status, status_path
 
+pytestmark = pytest.mark.usefixtures("no_pages")
+
 
 def test_a_run_under_way_says_so_and_takes_its_status_along(tmp_path: Path) -> None:
     target = tmp_path / "runs" / "one"

@@ -28,6 +28,7 @@ from cvfl.runtime.exporter import RoleMetrics, exported
 from cvfl.runtime.observed import Times
 from cvfl.types import Direction
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "monitoring"
 DASHBOARD = json.loads((EXAMPLE / "dashboard.json").read_text(encoding="utf-8"))
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]

@@ -16,10 +16,10 @@ from conformance.cases import settings
 from cvfl.errors import DataError, DecodeError, RemoteProtocolError
 from cvfl.federation.agreement.labels import NamedLabels
 from cvfl.federation.agreement.terms import offer_of, terms_of
-from cvfl.federation.load import load_data
-from cvfl.federation.party import PartyRole
-from cvfl.federation.rows import NamedRows
-from cvfl.federation.server import ServerRole
+from cvfl.federation.roles.party import PartyRole
+from cvfl.federation.roles.server import ServerRole
+from cvfl.federation.rows.load import load_data
+from cvfl.federation.rows.named import NamedRows
 from cvfl.federation.train import train
 from cvfl.rng import stream
 from cvfl.runs.directory import fingerprint
@@ -34,6 +34,7 @@ from cvfl.wire import Embedding, Gradient, encode
 from cvfl.wire.frame import kind_of
 from cvfl.wire.message import EMBEDDING
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 CONFIG = settings(data={"name": "wine", "parties": 3}, rounds=12, compressor="topk:bits=4", evaluate_every=5)
 RELAYED = settings(data={"name": "wine", "parties": 3}, rounds=12, evaluate_every=5, privacy={"labels": "bank"})
 

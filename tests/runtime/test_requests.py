@@ -24,6 +24,8 @@ from cvfl.errors import ConfigError, OutputError
 from cvfl.runtime.grpc.channel import Identity
 from cvfl.runtime.grpc.requests import make_request, sign_requests
 
+pytestmark = pytest.mark.usefixtures("no_pages")
+
 
 def call(*arguments: object) -> tuple[int, str]:
     result = CliRunner().invoke(app, ["certs", *map(str, arguments)])

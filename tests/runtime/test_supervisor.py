@@ -62,7 +62,7 @@ def ended(process: subprocess.Popen[str], number: signal.Signals) -> int:
     return process.wait(30)
 
 
-@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL], ids=str)
+@pytest.mark.parametrize("by", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL], ids=str)
 def test_nothing_outlives_the_process_that_started_it(by: signal.Signals, tmp_path: Path) -> None:
     process, mark = started(PARENT, tmp_path)
     assert len(watchdog.marked(mark)) == 2

@@ -21,6 +21,7 @@ from cvfl.serving.bundles import read_bundles, start_from
 from cvfl.serving.predict import Predictor
 from serving import tables
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 AUTO = {"compressor": "auto", "server_compressor": "auto", "rounds": 20}
 
 

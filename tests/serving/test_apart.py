@@ -10,14 +10,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from cvfl.cli import app
 from cvfl.errors import ConfigError, DataError, RemoteProtocolError
 from cvfl.federation.agreement.handshake import Phase
 from cvfl.federation.train import train
+from cvfl.runs.actions import NAME, read_actions
+from cvfl.runs.bundle import PRIVATE
 from cvfl.runs.directory import PARAMETERS
+from cvfl.scratch import Scratch
 from cvfl.serving import course
 from cvfl.serving.apart import PartyPrediction, ServerPrediction
-from cvfl.serving.bundles import read_bundles
+from cvfl.serving.bundles import read_bundles, start_from
+from cvfl.serving.newrows import NewLabels
 from cvfl.serving.predict import Predictor
 from cvfl.serving.rows import PARTIES
 from cvfl.wire import Embedding, Prediction, encode
@@ -25,7 +31,9 @@ from cvfl.wire.purpose import Purpose, purpose_of
 from cvfl.wire.targets import Targets
 from serving import tables
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 SECURE = {"aggregation": "secure"}
+OWN = {"labels": "bank", "label_epsilon": 3.0, "private_model": True}
 
 
 @pytest.fixture
@@ -38,9 +46,10 @@ class Roles:
     """All roles of a prediction in one thread, frames in the order in which they are sent."""
 
     def __init__(self, config, run, stack, without=()):
-        self.server = ServerPrediction(config, run, stack, without=without)
+        self.state = state = stack.enter_context(Scratch()).path
+        self.server = ServerPrediction(config, run, state / "server", stack, without=without)
         self.parties = {
-            name: PartyPrediction(config, name, run / PARAMETERS, stack, without=without)
+            name: PartyPrediction(config, name, run / PARAMETERS, state / name, stack, without=without)
             for name in config.party
             if name not in without
         }
@@ -49,7 +58,7 @@ class Roles:
         self._m: dict[str, int] = {}
 
     def join(self, name: str) -> None:
-        m, replies = self.server.role.join(self.parties[name].role.hello(), name)
+        m, replies = self.server.end.join(self.parties[name].end.hello(), name)
         self._m[name] = m
         self.down(replies)
 
@@ -57,17 +66,17 @@ class Roles:
         names = list(self.parties)
         for m, frame in replies:
             self.frames.append((f"to {names[m - 1]}", frame))
-            for answer in self.parties[names[m - 1]].role.receive(frame):
+            for answer in self.parties[names[m - 1]].end.receive(frame):
                 self._up.append((names[m - 1], answer))
 
     def step(self) -> bool:
         """Carry one frame up; whether there was one."""
         if not self._up:
-            self.down(self.server.role.work())
+            self.down(self.server.end.work())
             return bool(self._up)
         name, frame = self._up.popleft()
         self.frames.append((f"from {name}", frame))
-        self.down(self.server.role.receive(self._m[name], frame))
+        self.down(self.server.end.receive(self._m[name], frame))
         return True
 
     def run(self) -> None:
@@ -81,7 +90,7 @@ class Roles:
     def cut(self, name: str) -> None:
         """The connection of a party breaks, with what was on its way; it connects again."""
         self._up = deque(entry for entry in self._up if entry[0] != name)
-        self.server.role.leave(self._m[name])
+        self.server.end.leave(self._m[name])
         self.join(name)
 
     def scores(self) -> pa.Table:
@@ -117,10 +126,12 @@ def test_scores_are_those_of_one_process(kind, tmp_path, stack, monkeypatch):
         ({"privacy": {"labels": "bank"}}, 0.0),
         ({"privacy": SECURE, "compressor": "auto", "server_model": {"name": "sum"}}, 1e-3),
         ({"privacy": SECURE | {"labels": "bank"}, "compressor": "auto", "server_model": {"name": "sum"}}, 1e-3),
+        ({"privacy": OWN}, 0.0),
+        ({"privacy": SECURE | OWN, "compressor": "auto", "server_model": {"name": "sum"}}, 1e-3),
         ({"compressor": "auto", "server_compressor": "auto"}, 0.02),
         ({"privacy": {"clip": 0.5}, "optimizer": {"name": "adam", "average": 0.9}}, 0.0),
     ],
-    ids=["private labels", "secure", "both", "auto", "clip"],
+    ids=["private labels", "secure", "both", "private model", "private model, secure", "auto", "clip"],
 )
 def test_every_mode_predicts(changes, tolerance, tmp_path, stack, monkeypatch):
     monkeypatch.setattr(course, "BATCH", 16)
@@ -164,8 +175,13 @@ def test_rows_of_the_label_holder_are_scored_with_whoever_holds_them(mode, tmp_p
     assert len(sizes) > 1  # rows that it does not hold are not sent
 
 
-def test_without_a_party_the_others_predict(tmp_path, stack):
-    run, config, _, predictor = prepared(tmp_path, absence={"rate": 0.3}, **EXACT)
+@pytest.fixture(scope="module")
+def absent(tmp_path_factory):
+    return prepared(tmp_path_factory.mktemp("absent"), **PARTLY["absence"])
+
+
+def test_without_a_party_the_others_predict(absent, stack):
+    run, config, _, predictor = absent
     roles = Roles(config, run, stack, without=("shop",))
     roles.run()
     expected = pa.Table.from_batches(predictor.of_tables({"bank": config.party["bank"].table}))
@@ -185,13 +201,13 @@ def test_without_a_party_the_others_predict(tmp_path, stack):
 def test_parties_that_cannot_be_left_out(changes, name, without, line, tmp_path, stack):
     config = tables.config(tables.write(tables.frames(), tmp_path), **changes)
     with pytest.raises(ConfigError, match=line):
-        PartyPrediction(config, name, tmp_path, stack, without=without)
+        PartyPrediction(config, name, tmp_path, tmp_path / "state", stack, without=without)
 
 
-def test_roles_that_leave_out_others_do_not_begin(tmp_path, stack):
-    run, config, _, _ = prepared(tmp_path, absence={"rate": 0.3}, **EXACT)
-    server = ServerPrediction(config, run, stack, without=["shop"])
-    party = PartyPrediction(config, "bank", run / PARAMETERS, stack)
+def test_roles_that_leave_out_others_do_not_begin(absent, tmp_path, stack):
+    run, config, _, _ = absent
+    server = ServerPrediction(config, run, tmp_path / "server", stack, without=["shop"])
+    party = PartyPrediction(config, "bank", run / PARAMETERS, tmp_path / "bank", stack)
     with pytest.raises(RemoteProtocolError, match="without"):
         server.role.join(party.role.hello(), "bank")
 
@@ -199,13 +215,39 @@ def test_roles_that_leave_out_others_do_not_begin(tmp_path, stack):
 @pytest.mark.parametrize(
     "changes", [{"parts": b"\1"}, {"labels": bytes(8)}, {"units": (0.0, 1.0)}, {"present": ()}, {"sealed": True}]
 )
-def test_nothing_is_told_of_new_rows_but_who_holds_them(changes, tmp_path, stack):
-    run, config, _, _ = prepared(tmp_path, absence={"rate": 0.3}, **EXACT)
-    rows = ServerPrediction(config, run, stack).role.rows
+def test_nothing_is_told_of_new_rows_but_who_holds_them(changes, absent, tmp_path, stack):
+    run, config, _, _ = absent
+    rows = ServerPrediction(config, run, tmp_path / "server", stack).role.rows
     targets = Targets(1, 0, 1, b"\0", b"", (), (b"\1",))
     rows.accept(targets)
     with pytest.raises(RemoteProtocolError, match=r"^bank: (targets|which rows)"):
         rows.accept(replace(targets, **changes))
+
+
+def test_the_private_model_scores_and_the_next_month_starts_from_the_public_one(tmp_path, stack):
+    """The holder has both; scores are by the one that was fitted to the true labels, which no other role is given."""
+    run, config, expected, predictor = prepared(tmp_path, privacy=OWN)
+    assert predictor.server.private
+    public = read_bundles([run], private=False).server
+    assert public is not None
+    assert not public.private
+    by_public = Predictor(
+        replace(read_bundles([run]), server=public, folders=read_bundles([run], private=False).folders)
+    )
+    paths = {name: section.table for name, section in config.party.items()}
+    assert pa.Table.from_batches(by_public.of_tables(paths))["score"].to_pylist() != expected["score"].to_pylist()
+    assert start_from(run).server == public
+    roles = Roles(config, run, stack)
+    roles.run()
+    assert not roles.parties["shop"].rows.scores
+    assert isinstance(roles.server.role.rows, NewLabels)
+    assert roles.server.role.rows.bundle is None  # it passes on
+    shown = CliRunner().invoke(app, ["model", "show", str(run)])
+    assert "fitted to true labels" in shown.output
+    private = run / PARAMETERS / PRIVATE / "server.safetensors"
+    private.write_bytes((run / PARAMETERS / "server.safetensors").read_bytes())
+    with pytest.raises(DataError, match=r"private.server.safetensors: "):
+        Predictor(read_bundles([run]))
 
 
 def test_rows_that_were_taken_as_they_are_stay_so(tmp_path, stack, monkeypatch):
@@ -223,16 +265,16 @@ def test_rows_that_were_taken_as_they_are_stay_so(tmp_path, stack, monkeypatch):
     )
 
 
-def test_who_sees_what(tmp_path, stack, monkeypatch):
+def test_who_sees_what(once, tmp_path, stack, monkeypatch):
     """Scores go down to the party that had the label alone; where labels stay with it, nobody else can read a batch."""
     monkeypatch.setattr(course, "BATCH", 16)
-    run, config, _, _ = prepared(tmp_path / "a")
+    run, config, _ = once
     roles = Roles(config, run, stack)
     roles.run()
     down = {where for where, frame in roles.frames if where.startswith("to") and _is(frame, Purpose.PREDICTION)}
     assert down == {"to bank"}
     assert not roles.parties["shop"].rows.scores
-    run, config, _, _ = prepared(tmp_path / "b", privacy={"labels": "bank"})
+    run, config, _, _ = prepared(tmp_path, privacy={"labels": "bank"})
     roles = Roles(config, run, stack)
     roles.run()
     held = [frame for where, frame in roles.frames if _is(frame, Purpose.PREDICTION)]
@@ -245,9 +287,9 @@ def _is(frame: bytes, purpose: Purpose) -> bool:
     return purpose_of(frame) is purpose
 
 
-def test_bytes_are_counted_as_prediction(tmp_path, stack, monkeypatch):
+def test_bytes_are_counted_as_prediction(once, stack, monkeypatch):
     monkeypatch.setattr(course, "BATCH", 16)
-    run, config, _, _ = prepared(tmp_path)
+    run, config, _ = once
     roles = Roles(config, run, stack)
     roles.run()
     sent = roles.server.role.meter.total()
@@ -256,6 +298,61 @@ def test_bytes_are_counted_as_prediction(tmp_path, stack, monkeypatch):
     assert sent.alignment == by[Purpose.ALIGNMENT] > 0
     assert (sent.training, sent.evaluation) == (0, 0)
     assert sent.total == sent.prediction + sent.alignment + sent.setup
+
+
+def test_what_roles_log_of_a_prediction(tmp_path, stack, monkeypatch):
+    """A line a session, with the rows and all frames; both ends say the same, and nobody's rows are in it."""
+    monkeypatch.setattr(course, "BATCH", 16)
+    run, config, expected, _ = prepared(tmp_path)
+    roles = Roles(config, run, stack)
+    roles.run()
+    number = roles.parties["bank"].rows.bundle.run
+    for recorder in (roles.server.recorder, *(party.recorder for party in roles.parties.values())):
+        recorder.ended()
+    logs = {role: list(read_actions(roles.state / role / NAME)) for role in ("server", *config.party)}
+    for role, lines in logs.items():
+        joined = ["joined"] * (2 if role == "server" else 1)
+        assert [line["event"] for line in lines] == ["started", *joined, "handshake", "predicted", "ended"]
+        assert (lines[0]["role"], lines[0]["use"], lines[0]["run"]) == (role, "predict", number)
+        assert lines[-2]["rows"] == {number: len(expected)}
+        assert (lines[-1]["run"], lines[-1]["rows"]) == (number, len(expected))
+    assert len({lines[0]["terms"] for lines in logs.values()}) == 1
+    for at in (-3, -2):  # the handshake, and the prediction
+        for name in config.party:
+            theirs, own = logs["server"][at], logs[name][at]
+            assert own["sent"].get("server") == theirs["received"].get(name)
+            assert own["received"].get("server") == theirs["sent"].get(name)
+    counts = [
+        count
+        for line in logs["server"][-3:-1]
+        for way in ("sent", "received")
+        for kinds in line[way].values()
+        for count in kinds.values()
+    ]
+    hellos = [roles.parties[name].role.hello() for name in config.party]
+    assert sum(frames for frames, _ in counts) == len(roles.frames) + len(hellos)
+    sizes = sum(len(frame) for _, frame in roles.frames) + sum(map(len, hellos))
+    assert abs(sum(size for _, size in counts) - sizes) < 100  # a hello says now which run is kept
+    text = "".join((roles.state / role / NAME).read_text() for role in logs)
+    assert not [one for one in ("p1010", "income", "spent", "target", "yes") if one in text]
+
+
+def test_a_session_that_breaks_is_a_line_of_its_own(tmp_path, stack, monkeypatch):
+    monkeypatch.setattr(course, "BATCH", 16)
+    run, config, _, _ = prepared(tmp_path)
+    roles = Roles(config, run, stack)
+    for one in roles.parties:
+        roles.join(one)
+    while not roles.parties["bank"].rows.scores:
+        assert roles.step()
+    roles.cut("shop")
+    while roles.step():
+        pass
+    lines = list(read_actions(roles.state / "server" / NAME))
+    left = [line["event"] for line in lines].index("left")
+    assert [line["event"] for line in lines[left - 2 :]] == ["handshake", "predicted", "left", "joined"]
+    roles.server.recorder.ended()
+    assert [line["event"] for line in read_actions(roles.state / "server" / NAME)].count("predicted") == 2
 
 
 @pytest.mark.parametrize("after", range(1, 40, 6))
@@ -286,12 +383,12 @@ def test_a_bundle_of_another_run_is_refused(once, tmp_path, stack):
     run, config, _ = once
     other = train(tables.config(tables.write(tables.frames("binary"), tmp_path / "in"), seed=4), out=tmp_path / "run")
     with pytest.raises(DataError, match="was trained with other terms than this configuration has"):
-        PartyPrediction(config, "bank", other.path, stack)
+        PartyPrediction(config, "bank", other.path, tmp_path / "other", stack)
     mixed = train(
         tables.config(tables.write(tables.frames(first=7), tmp_path / "in")), out=tmp_path / "second"
     )  # the same terms, on other people
-    server = ServerPrediction(config, run, stack)
-    party = PartyPrediction(config, "bank", mixed.path, stack)
+    server = ServerPrediction(config, run, tmp_path / "server", stack)
+    party = PartyPrediction(config, "bank", mixed.path, tmp_path / "bank", stack)
     with pytest.raises(
         RemoteProtocolError, match=r"predict differs: bank has '[0-9a-f]{16}', the server '[0-9a-f]{16}'"
     ):
@@ -302,7 +399,7 @@ def test_training_and_predicting_do_not_mix(once, stack, tmp_path):
     from cvfl.federation.roles import ServerRun  # noqa: PLC0415
 
     run, config, _ = once
-    party = PartyPrediction(config, "bank", run, stack)
+    party = PartyPrediction(config, "bank", run, tmp_path / "bank", stack)
     server = ServerRun(config, "test", tmp_path / "state")
     with pytest.raises(RemoteProtocolError, match=r"predict differs: bank has .*, the server None"):
         server.role.join(party.role.hello(), "bank")
@@ -333,7 +430,7 @@ def in_the_phase_of_batches(once, stack) -> Roles:
     roles = Roles(config, run, stack)
     for name in roles.parties:
         roles.join(name)
-    while roles.server.role._links[2].phase is not Phase.PREDICTING:
+    while roles.server.role._links.here[2].phase is not Phase.PREDICTING:
         assert roles.step()
     return roles
 
@@ -353,7 +450,7 @@ def test_scores_that_were_not_asked_for_are_refused(once, stack):
 def test_what_cannot_be_predicted_apart_is_said(tmp_path, once, stack):
     run, config, _ = once
     with pytest.raises(ConfigError, match=r"there is no section party\.shpo; did you mean 'shop'"):
-        PartyPrediction(config, "shpo", run, stack)
+        PartyPrediction(config, "shpo", run, tmp_path / "shpo", stack)
     noisy = tables.config({"bank": tmp_path, "shop": tmp_path}, privacy={"clip": 1.0, "noise": 1.0})
     with pytest.raises(ConfigError, match=r"with privacy\.noise rows are not predicted apart yet"):
-        ServerPrediction(noisy, run, stack)
+        ServerPrediction(noisy, run, tmp_path / "server", stack)

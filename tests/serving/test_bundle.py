@@ -18,6 +18,8 @@ from cvfl.serving.bundles import read_bundles
 from cvfl.serving.predict import Predictor
 from serving import tables
 
+pytestmark = pytest.mark.usefixtures("no_pages")
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):

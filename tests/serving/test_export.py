@@ -10,19 +10,20 @@ import torch
 from typer.testing import CliRunner
 
 from cvfl.cli import app
-from cvfl.federation.load import load_data
+from cvfl.federation.rows.load import load_data
 from cvfl.federation.train import train
 from cvfl.serving.bundles import read_bundles
 from cvfl.serving.predict import Predictor
 from serving import tables
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"server_model": {"name": "wide_deep", "hidden": [8]}},
+        pytest.param({"server_model": {"name": "wide_deep", "hidden": [8]}}, marks=pytest.mark.slow),
         {
             "party_model": {"name": "tabular", "width": 4, "hidden": [8]},
             "server_model": {"name": "attention", "hidden": [8]},

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cvfl.federation.build import make_federation, recipe_for
-from cvfl.federation.load import load_data
+from cvfl.federation.builder.machines import make_federation
+from cvfl.federation.builder.recipe import recipe_for
+from cvfl.federation.rows.load import load_data
 from cvfl.federation.train import train
 from cvfl.protocol import Loss
 from cvfl.protocol.outputs import outputs_of
@@ -16,6 +17,7 @@ from cvfl.serving.predict import Predictor
 from cvfl.serving.scores import scores_of
 from serving import tables
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 CASES = [
     ("binary", {"name": "linear"}),
     ("several", {"name": "mlp", "hidden": [8]}),

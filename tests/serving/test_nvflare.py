@@ -21,7 +21,7 @@ from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError, CvflError, DataError
 from cvfl.federation.nvflare import CLASSES, PREDICT_ROLES, SITE_FILE, START_ROLES, write_job
 from cvfl.federation.nvflare_simulator import JOB, simulate
-from cvfl.federation.party import PartyRole
+from cvfl.federation.roles.party import PartyRole
 from cvfl.federation.train import train
 from cvfl.runs.directory import PARAMETERS
 from cvfl.runtime.nvflare.place import Place
@@ -162,8 +162,10 @@ def test_a_site_predicts_with_what_its_own_file_names(april: tuple[Path, RunConf
     }
     for name in NAMES:
         duty = PredictRoles().party(site(tmp_path / name, config, {"predict": {name: sections[name]}}, name))
-        assert duty.role.name == name
-        assert len(duty.role.rows.ids()) in (66, 67)  # type: ignore[attr-defined]
+        role = duty.role._role  # type: ignore[attr-defined]
+        assert isinstance(role, PartyRole)
+        assert role.name == name
+        assert len(role.rows.ids()) in (66, 67)
         duty.close()  # type: ignore[attr-defined]
 
 

@@ -15,13 +15,15 @@ from typer.testing import CliRunner
 import cvfl
 from cvfl.cli import app
 from cvfl.errors import DataError
-from cvfl.federation.load import load_data
+from cvfl.federation.rows.load import load_data
 from cvfl.federation.train import train
 from cvfl.serving import embed, predict
 from cvfl.serving.bundles import read_bundles
 from cvfl.serving.predict import Predictor
 from cvfl.serving.scores import scores_of
 from serving import tables
+
+pytestmark = pytest.mark.usefixtures("no_pages")
 
 
 @pytest.fixture(scope="module", params=["binary", "several", "quantity"])

@@ -18,6 +18,7 @@ from cvfl.studies.study import load_study, tasks
 from cvfl.studies.tables import study_tables
 from study_files import cvfl, in_this_process
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 STUDY = """
 title = "Wine under latency"
 paper = "no table of the paper"

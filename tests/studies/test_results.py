@@ -21,6 +21,7 @@ from cvfl.studies.study import load_study
 from cvfl.studies.tables import best, reached, study_tables
 from study_files import changed, contents, cvfl, in_this_process, study_toml
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 STUDY = study_toml({"none": "identity", "scalar b=2": "scalar:bits=2", "scalar b=4": "scalar:bits=4"})
 SVG = "{http://www.w3.org/2000/svg}"
 ORIGIN = Origin("cpu", "cvfl reproduce wine --preset cpu --seeds 2", (Machine(2, "A processor", 24),))

@@ -16,6 +16,7 @@ from cvfl.studies.study import Study, load, load_study, slug, study_names, tasks
 from cvfl.studies.tables import best, reached, study_tables
 from study_files import cvfl, growing, in_this_process, started, stopped_growing, study_toml
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 STUDY = study_toml()
 
 
@@ -34,7 +35,8 @@ def markdown(study: Study, preset: str, runs: list[Run]) -> str:
 def results(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("study")
     (folder / "wine.toml").write_text(STUDY)
-    code, output = cvfl("reproduce", folder / "wine.toml", "--out", folder / "out", "--workers", 2)
+    with in_this_process():
+        code, output = cvfl("reproduce", folder / "wine.toml", "--out", folder / "out", "--workers", 2)
     assert code == 0, output
     assert "4 runs, 0 complete" in output
     return folder / "out"
@@ -157,11 +159,15 @@ def test_tasks_merge_section_by_section(study, tmp_path):
     assert slug("vector (lattice) b=2") == "vector-lattice-b-2"
 
 
-def test_an_error_in_one_run_ends_the_study(study, tmp_path):
+def test_workers_do_what_they_can_and_an_error_in_one_run_ends_the_study(study, tmp_path):
     loaded = load_study(str(study))
     bad = loaded.model_copy(update={"run": merged(loaded.run, {"batch_size": 100_000})})
+    good, refused = (tasks(one, "cpu", 1, tmp_path, tmp_path)[n] for n, one in enumerate((loaded, bad)))
+    going = run_all([good, refused], 1, lambda: None)
+    assert next(going) is good
+    assert (good.out / "summary.json").exists()
     with pytest.raises(ConfigError, match="batch_size"):
-        list(run_all(tasks(bad, "cpu", 1, tmp_path, tmp_path), 1, lambda: None))
+        next(going)
 
 
 @pytest.mark.parametrize(
@@ -223,6 +229,7 @@ def test_how_far_a_run_is_stands_in_the_last_line(study, tmp_path):
     assert by_epochs.share == 0.25
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_command_that_is_killed(tmp_path):
     """And with one that is told to end: see how a suite is stopped."""
     (tmp_path / "wine.toml").write_text(study_toml(rounds=100_000))

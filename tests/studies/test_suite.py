@@ -19,6 +19,7 @@ from cvfl.studies.study import Cell, Study, all_tasks, load, load_study, member_
 from cvfl.studies.suite_table import suite_table
 from study_files import cells, changed, contents, cvfl, growing, in_this_process, started, stopped_growing, study_toml
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 COMPRESSORS = {"none": "identity", "scalar b=2": "scalar:bits=2"}
 SUITE = f"""
 title = "Two data sets"

@@ -22,8 +22,8 @@ from cvfl.advise.forecast import Forecast, Network, forecast, rounds_to, smoothe
 from cvfl.advise.trials import Calibration, Clock, Effort, OnWork, Seen, Trials, run_trials
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
-from cvfl.federation.build import recipe_for
-from cvfl.federation.load import Loaded
+from cvfl.federation.builder.recipe import recipe_for
+from cvfl.federation.rows.load import Loaded
 from cvfl.protocol import Plan
 from cvfl.protocol.learning.metrics import BETTER_LOW, headline
 

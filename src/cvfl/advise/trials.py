@@ -17,9 +17,10 @@ from typing import Any
 from cvfl.advise.candidates import Setting
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError, CvflError
-from cvfl.federation.build import Federation, make_federation, recipe_for
-from cvfl.federation.load import Loaded
-from cvfl.federation.rehearsal import Rehearsal
+from cvfl.federation.agreement.rehearsal import Rehearsal
+from cvfl.federation.builder.machines import Federation, make_federation
+from cvfl.federation.builder.recipe import recipe_for
+from cvfl.federation.rows.load import Loaded
 from cvfl.protocol import Plan
 from cvfl.runs.directory import round_line
 from cvfl.runtime import Meter, Traffic, rounds

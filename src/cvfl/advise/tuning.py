@@ -26,8 +26,8 @@ from cvfl.advise.space import Choice, Span, keys_of, space_of
 from cvfl.config.files import load_config
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError, CvflError, DataError, writing
-from cvfl.federation.build import recipe_for
-from cvfl.federation.load import Loaded
+from cvfl.federation.builder.recipe import recipe_for
+from cvfl.federation.rows.load import Loaded
 from cvfl.federation.train import train
 from cvfl.privacy.account import Account, composed
 from cvfl.protocol.learning.metrics import BETTER_LOW

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,12 +24,14 @@ from cvfl.config.sections import id_columns
 from cvfl.data import VerticalData
 from cvfl.data.tables.sources import Source, open_table
 from cvfl.errors import ConfigError, DataError
-from cvfl.federation.load import load_data
+from cvfl.federation.rows.load import load_data
 from cvfl.federation.start import Start
 from cvfl.federation.train import train
 from cvfl.protocol import Loss
 from cvfl.protocol.recipe import MakeModel
+from cvfl.runs.directory import RunDirectory
 from cvfl.runs.progress import Progress, progress_of
+from cvfl.runs.status import StatusFile, status_kept
 from cvfl.scratch import Scratch
 
 Runtime = Literal["inprocess", "grpc", "nvflare"]
@@ -203,17 +205,20 @@ class Federation:
         one that was stopped. `start` is an earlier run, or its directory: new rows, the same columns; models begin with
         its weights, and columns become numbers as they did there. Every runtime ends in the same bits. A progress bar
         is shown in notebooks and terminals, unless `progress` says otherwise. Noise comes from secrets of the parties:
-        given ones repeat a run.
+        given ones repeat a run. `cvfl board` shows a run with `out` as it goes on.
         """
         if isinstance(server_model, Mapping):
             settings["server_model"], server_model = server_model, None
         config = self.config(compressor=compressor, **settings)
         folder = None if out else Scratch()
         target = folder.path / "run" if folder else Path(str(out))
-        with shown(compressor, progress) as bar:
+        begun = _started(start)
+        with shown(compressor, progress) as bar, _status(runtime, config, out, resume, begun) as status:
 
             def seen(at: Progress) -> None:
                 bar(at)
+                if status:
+                    status.round(at)
                 asked = [callback(_round(at)) for callback in callbacks]  # each of them hears of the round
                 if True in asked:
                     raise _Stop
@@ -231,12 +236,14 @@ class Federation:
                     head,
                     resume,
                     noise_secrets=noise_secrets,
-                    start=_started(start),
+                    start=begun,
                 )
+                if status and not result.summary["completed"]:
+                    status.over = "stopped"
                 return Run(target, result.models, folder)
             self._elsewhere(runtime, models or server_model, resume)
             try:
-                self._apart(runtime, config, target, seen, _started(start))
+                self._apart(runtime, config, target, seen, begun)
             except _Stop:
                 raise ConfigError(f"runtime = {runtime!r}: a run that a callback stops leaves no record") from None
         return Run(target, folder=folder)
@@ -283,6 +290,19 @@ class Federation:
             path.write_text(tomlkit.dumps(values), encoding="utf-8")
             on_event = lambda event: seen(progress_of(event)) if event["event"] == "round" else None  # noqa: E731
             train_grpc(path, [], out, on_event, start_from=start)
+
+
+@contextmanager
+def _status(
+    runtime: Runtime, config: RunConfig, out: str | Path | None, resume: bool, start: Start | None
+) -> Iterator[StatusFile | None]:
+    """What `cvfl board` reads of a run that is kept; over gRPC the server's process tells it."""
+    if out is None or runtime == "grpc":
+        yield None
+        return
+    RunDirectory(Path(out), resume, start.told if start else None).check(config)  # whose own status is not touched
+    with status_kept(Path(out), config.model_dump(mode="json")) as status:
+        yield status
 
 
 def _started(run: Run | str | Path | None) -> Start | None:

@@ -18,8 +18,9 @@ from cvfl.config.files import parse_config
 from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
 from cvfl.errors import CvflError, DataError
-from cvfl.federation.build import Federation, make_federation, recipe_for
-from cvfl.federation.load import Loaded, load_data
+from cvfl.federation.builder.machines import Federation, make_federation
+from cvfl.federation.builder.recipe import recipe_for
+from cvfl.federation.rows.load import Loaded, load_data
 from cvfl.protocol import Loss, Recipe, Rows, StepSize
 from cvfl.rng import stream
 from cvfl.runs.directory import fingerprint
@@ -196,7 +197,8 @@ def _audited_rows(data: VerticalData, most: int, seed: int) -> Tensor:
 def _at_rest(recipe: Recipe, looks: int, noisy: bool) -> Recipe:
     """The same roles with a step size of 0, and only as many local steps as make a difference to frames.
 
-    Held-out rows are evaluated at the end; where each time is another one, because of noise, once a pass.
+    Held-out rows are evaluated at the end; where each time is another one, because of noise, once a pass. What follows
+    the last round for a private model is looked at apart, in again.py.
     """
     plan, epoch = recipe.plan, recipe.plan.rounds_per_epoch
     played = replace(
@@ -206,6 +208,7 @@ def _at_rest(recipe: Recipe, looks: int, noisy: bool) -> Recipe:
         Q=min(plan.Q, 2) if plan.algorithm == 2 else 1,
         rounds=max(1, looks) * epoch,
         evaluate_every=epoch if noisy else 0,
+        private_holder=0,
     )
     return replace(recipe, plan=played)
 

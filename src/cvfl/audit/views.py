@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from cvfl.compress import Identity
-from cvfl.federation.build import Federation
+from cvfl.federation.builder.machines import Federation
 from cvfl.protocol import Codec
 from cvfl.protocol.aggregate import Aggregate
 from cvfl.protocol.fusion import slope_of

@@ -20,8 +20,8 @@ from cvfl.config.files import load_config
 from cvfl.data.tables.ids import BETWEEN
 from cvfl.data.tables.organisation import NOT_HELD, PartyTable
 from cvfl.errors import ConfigError, writing
-from cvfl.federation.keeping import alignment_folder
-from cvfl.federation.load import Rows, open_tables, shared_rows
+from cvfl.federation.rows.keeping import alignment_folder
+from cvfl.federation.rows.load import Rows, open_tables, shared_rows
 from cvfl.privacy import Aligned
 from cvfl.report.format import MB
 

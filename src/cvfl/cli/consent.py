@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from cvfl.errors import ConfigError, plain
-from cvfl.federation.consent import Approved, Consent, approval, approve, check_consent
-from cvfl.federation.roles import PartyRun
+from cvfl.federation.consent import ABOUT, FILE, Approved, Consent, approval, approve, check_consent
+from cvfl.runs.actions import ActionLog
+
+Approve = Annotated[
+    bool, typer.Option("--approve", help="Show the terms and ask; what was approved is kept in approved.toml.")
+]
 
 
-def agree(run: PartyRun, file: Path, required: bool, ask: bool, console: Console) -> None:
-    """Go on only by terms that the owner has approved, where that is asked for, was done before, or must be."""
-    consent = run.consent
+def agree(
+    consent: Consent, log: ActionLog, name: str, config: Path, required: bool, ask: bool, console: Console
+) -> None:
+    """Go on only by terms that the owner has approved, where that is asked for, was done before, or must be.
+
+    Approvals are beside the configuration file.
+    """
+    file = config.absolute().parent / FILE
     if ask:
-        approved = approval(file, run.name)
+        approved = approval(file, name, consent.use)
         if approved is None or consent.changed(approved):
-            _ask(run.name, consent, approved, console)
-            approve(file, run.name, consent)
-    if check_consent(file, run.name, consent, required):
-        run.log.append("approved", consent=consent.sha256)
+            _ask(name, consent, approved, console)
+            approve(file, name, consent)
+    if check_consent(file, name, consent, required):
+        log.append("approved", consent=consent.sha256)
 
 
 def _ask(name: str, consent: Consent, approved: Approved | None, console: Console) -> None:
     """Show the terms, with a star at what is not as it was approved; anything but a yes ends it."""
-    console.print(f"Terms of this run, for the owner of {name}:\n", markup=False)
+    console.print(f"Terms of {ABOUT[consent.use]}, for the owner of {name}:\n", markup=False)
     for key, value in consent.shown.items():
         mark = "* " if approved and approved.shown.get(key) != value else "  "
         console.print(Text.assemble(mark, (key, "bold"), ": ", plain(value)))

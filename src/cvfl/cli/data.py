@@ -21,7 +21,7 @@ from cvfl.data.tables import describe as look
 from cvfl.data.tables.describe import Column
 from cvfl.data.tables.organisation import PartyTable
 from cvfl.errors import ConfigError, suggest
-from cvfl.federation.load import open_party
+from cvfl.federation.rows.load import open_party
 
 data = typer.Typer(help="Look at a party's table, or get a public data set.", no_args_is_help=True)
 

@@ -14,7 +14,7 @@ from cvfl.cli.observers import Observer
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
 from cvfl.runs.progress import Progress
-from cvfl.runs.status import Phase, StatusFile
+from cvfl.runs.status import StatusFile, status_kept
 from cvfl.runtime.address import bound
 from cvfl.runtime.carrier import ServerEnd
 
@@ -30,19 +30,17 @@ class Recorded(Observer):
     """Passes on what it hears to another observer, and keeps the status of the run."""
 
     def __init__(self, seen: Observer, status: StatusFile) -> None:
-        self._seen, self._status = seen, status
-        self.over: Phase = "finished"
-        """What is told of the run when it is over."""
+        self._seen, self.status = seen, status
 
     def step(self, step: str, done: int, total: int) -> None:
         """Something before the first round goes on."""
         self._seen.step(step, done, total)
-        self._status.tell("preparing", step=f"{step} {done / total:.0%}" if total and done else step)
+        self.status.tell("preparing", step=f"{step} {done / total:.0%}" if total and done else step)
 
     def wait(self, who: str, seconds: float) -> None:
         """Somebody is waited for."""
         self._seen.wait(who, seconds)
-        self._status.tell("waiting")
+        self.status.tell("waiting")
 
     def event(self, event: str, **values: Any) -> None:
         """Something happened."""
@@ -52,29 +50,19 @@ class Recorded(Observer):
         """A round is over."""
         self._seen.round(progress)
         super().round(progress)
-        told = {"rounds": progress.rounds, "round": progress.report.t0, "metric": progress.metric}
-        self._status.tell("training", step="", **told, **({"note": progress.note} if progress.note else {}))
+        self.status.round(progress)
 
     def look(self, role: ServerEnd) -> None:
         """Who is connected to a server, and who owes it a message."""
         names: Sequence[str] = role.names
-        self._status.look(names, role.missing, {names[m - 1]: heard for m, heard in role.awaited.items()})
+        self.status.look(names, role.missing, {names[m - 1]: heard for m, heard in role.awaited.items()})
 
 
 @contextmanager
 def recorded(seen: Observer, target: Path, config: RunConfig, journal: Path | None = None) -> Iterator[Recorded]:
     """Keep the status of the run that will be at `target`; `journal` is where its lines are until then."""
-    status = StatusFile(target, config.model_dump(mode="json"), journal)
-    told = Recorded(seen, status)
-    try:
-        yield told
-    except KeyboardInterrupt:
-        status.close("stopped")
-        raise
-    except BaseException:
-        status.close("failed")
-        raise
-    status.close(told.over)
+    with status_kept(target, config.model_dump(mode="json"), journal) as status:
+        yield Recorded(seen, status)
 
 
 @contextmanager

@@ -57,9 +57,16 @@ def verify(place: Place) -> None:
 def _told(line: dict[str, Any]) -> str:
     """A line for people."""
     known = {"n", "time", "before", "event", "sent", "received"}
-    about = " ".join(f"{key} {plain(str(value))}" for key, value in line.items() if key not in known)
+    about = " ".join(f"{key} {_said(value)}" for key, value in line.items() if key not in known)
     moved = "; ".join(f"{way} {_counted(line[way])}" for way in ("sent", "received") if line.get(way))
     return f"{plain(str(line.get('time')))} {plain(str(line.get('event')))} {about} {moved}".rstrip().replace("  ", " ")
+
+
+def _said(value: Any) -> str:
+    """A value, or numbers of rows by the run whose models were used."""
+    if isinstance(value, dict):
+        return ", ".join(f"{count:,} by run {plain(run)}" for run, count in value.items())
+    return plain(str(value))
 
 
 def _counted(by_role: dict[str, dict[str, list[int]]]) -> str:

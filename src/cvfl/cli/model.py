@@ -94,6 +94,8 @@ def _party(bundle: PartyBundle) -> Iterator[tuple[str, str]]:
 def _server(bundle: ServerBundle) -> Iterator[tuple[str, str]]:
     yield "model", bundle.model.name if bundle.model else "a module of the user's own"
     yield "takes", f"embeddings of {', '.join(map(str, bundle.widths))} numbers"
+    if bundle.private:
+        yield "private", "fitted to true labels by the party that told others; it stays there"
     if bundle.loss is Loss.SQUARED:
         yield "value", f"{bundle.units.offset:g} + {bundle.units.scale:g} x output"
         return

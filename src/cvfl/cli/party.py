@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from cvfl.cli.consent import agree
+from cvfl.cli.consent import Approve, agree
 from cvfl.cli.errors import extra, one_line
 from cvfl.cli.observers import Observer, observed
 from cvfl.cli.role import (
@@ -41,20 +42,24 @@ from cvfl.config.files import load_config
 from cvfl.config.schema import RunConfig
 from cvfl.descriptors import claim_descriptors
 from cvfl.errors import ConfigError, check_writable
-from cvfl.federation.consent import FILE
-from cvfl.federation.party import PartyRole
+from cvfl.federation.consent import Consent
 from cvfl.federation.roles import PartyRun
+from cvfl.federation.roles.party import PartyRole
 from cvfl.federation.start import Start
 from cvfl.protocol.learning.metrics import headline
 from cvfl.report.format import metric_label
+from cvfl.runs.actions import ActionLog
 from cvfl.runtime import one_thread_a_role
 from cvfl.runtime.observed import ObservedParty
 from cvfl.serving.apart import PartyPrediction
 from cvfl.serving.bundles import party_start
-from cvfl.serving.online.roles import check_serves
+from cvfl.serving.consent import serving_consent
+from cvfl.serving.online.roles import check_serves, serving_recorder, serving_terms
 from cvfl.serving.online.stock import PartyStock
 from cvfl.serving.write import check_form, write_scores
 
+Asked = Callable[[Consent, ActionLog], None]
+"""Has the owner agree, where that is needed."""
 MOST_COLUMNS = 5
 """Columns that are named at the end; the file has all."""
 
@@ -84,9 +89,7 @@ def party(
     from_model: Annotated[
         Path | None, typer.Option("--from", metavar="FOLDER", help=f"{FROM} FOLDER has this party's model.")
     ] = None,
-    approve: Annotated[
-        bool, typer.Option("--approve", help="Show the terms and ask; what was approved is kept in approved.toml.")
-    ] = False,
+    approve: Approve = False,
     joins: Annotated[
         str | None,
         typer.Option(metavar="RUN", help="The others start from this run, by its number; this party was not in it."),
@@ -99,7 +102,7 @@ def party(
     With --from it starts from its model of an earlier run; `cvfl model show` tells the number of that run, which a
     party that was not in it gives to --joins.
     With --approve it shows its owner who will see what and goes on when they say yes. From then on it trains by these
-    terms alone, and does not ask again; docs/consent.md.
+    terms alone, and does not ask again; with --predict or --serve it is asked about that; docs/consent.md.
 
     Example: cvfl party federation.toml --name hospital --set network.address=cvfl.example.org:8443
     Example: cvfl party may.toml --name hospital --from models/april
@@ -113,19 +116,24 @@ def party(
         tell_terms(settings, seen)
         usual = Path("models") / config.stem
         check_kind(predict, serve, from_model, joins, without)
+        required = settings.consent.required
+        asked = partial(agree, name=name, config=config, required=required, ask=approve, console=console)
         if serve:
             place = state or state_of(config, f"serve-{name}")
-            _serve_party(settings, name, model or usual, place, (memory << 20, refresh), insecure, seen)
+            stock = _stock(settings, name, model or usual, (memory << 20, refresh), seen)
+            _serve_party(stock, place, asked, identity_of(settings, name, insecure), seen)
             return
         if predict:
-            target = out or Path("scores.csv")
+            target, place = out or Path("scores.csv"), state or state_of(config, f"predict-{name}")
             check_form(target)
-            new = PartyPrediction(settings, name, model or usual, stack, seen.step, without or ())
+            new = PartyPrediction(settings, name, model or usual, place, stack, seen.step, without or ())
             new.role.identity = identity = identity_of(settings, name, insecure)
-            _attend(new.role, settings, identity, seen, lambda: new.rows.notes)
+            asked(new.consent, new.recorder.log)
+            _attend(new.role, settings, identity, seen, lambda: new.rows.notes, new.end)
             if new.rows.label:
                 rows = write_scores(new.rows.batches(), target)
                 seen.event("finished", rows=rows, scores=str(target))
+            new.recorder.ended()
             return
         target, start = out or usual, _party_start(from_model, joins, name, settings)
         if from_model and from_model.resolve() == target.resolve():
@@ -137,7 +145,7 @@ def party(
             run.role.keeper.forget()
 
         check_writable(target)
-        agree(run, config.absolute().parent / FILE, settings.consent.required, approve, console)
+        asked(run.consent, run.log)
         with monitored(run, seen):
             _attend(run.role, settings, identity, seen, lambda: run.notes, run.end)
         run.finish(target)
@@ -165,26 +173,25 @@ def _columns_line(run: PartyRun) -> Iterator[str]:
         yield f"columns of {found.party} that tell most, by what {label} of training rows loses: {', '.join(told)}"
 
 
-def _serve_party(
-    settings: RunConfig,
-    name: str,
-    model: Path,
-    state: Path,
-    kept: tuple[int, float],
-    insecure: bool,
-    seen: Observer,
-) -> None:
-    """The same of a party without the label."""
+def _stock(settings: RunConfig, name: str, model: Path, kept: tuple[int, float], seen: Observer) -> PartyStock:
+    """What a party without the label serves."""
     check_serves(settings)
-    with extra("grpc"):
-        from cvfl.serving.online.service import serve_party  # noqa: PLC0415  an extra
-
     stock = PartyStock(settings, name, model, *kept, seen.step)
     if stock.label:
         raise ConfigError(f"{name} had the label, so it has the door: start it with cvfl serve")
     for note in stock.notes:
         seen.event(note)
-    serve_party(stock, state, identity_of(settings, name, insecure), seen.event)
+    return stock
+
+
+def _serve_party(stock: PartyStock, state: Path, asked: Asked, identity: Any, seen: Observer) -> None:
+    """Serve until the process is stopped."""
+    with extra("grpc"):
+        from cvfl.serving.online.service import serve_party  # noqa: PLC0415  an extra
+
+    with closing(serving_recorder(state, stock.name, stock.config, stock.bundle.run)) as recorder:
+        asked(serving_consent(stock.config, stock.bundle, serving_terms(stock.config)), recorder.log)
+        serve_party(stock, state, recorder, identity, seen.event)
 
 
 def _attend(
@@ -193,7 +200,7 @@ def _attend(
     identity: Any,
     seen: Observer,
     notes: Callable[[], Iterable[str]],
-    end: ObservedParty | None = None,
+    end: ObservedParty,
 ) -> None:
     """Take part until the run, or the prediction, is over."""
     with extra("grpc"):
@@ -222,12 +229,11 @@ def _attend(
     network = settings.network
 
     def waits(why: str, seconds: float) -> None:
-        if end is not None:
-            end.lost()
+        end.lost()
         seen.wait(f"the server at {network.address} ({why})", seconds)
 
     attend(
-        end or role,
+        end,
         network.address,
         identity,
         waits,

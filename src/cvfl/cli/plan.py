@@ -21,8 +21,8 @@ from cvfl.cli.tables import number_table
 from cvfl.config.files import load_config, write_changed
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
-from cvfl.federation.keeping import alignment_folder
-from cvfl.federation.load import load_data
+from cvfl.federation.rows.keeping import alignment_folder
+from cvfl.federation.rows.load import load_data
 from cvfl.report.format import MB, brief, share, shares
 
 

@@ -20,7 +20,7 @@ from cvfl.runs.progress import Progress
 Config = Annotated[Path, typer.Argument(help="Configuration file (TOML).")]
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key; repeat for more.")]
 State = Annotated[
-    Path | None, typer.Option(help="Folder for checkpoints; state/CONFIG/ROLE beside the file when not given.")
+    Path | None, typer.Option(help="Folder for checkpoints and the log of actions; by default below state/CONFIG.")
 ]
 Restart = Annotated[bool, typer.Option("--restart", help="Begin anew; the state of the run so far is put aside.")]
 Again = Annotated[bool, typer.Option("--align-again", help="Compare all ids, also when an earlier alignment is kept.")]

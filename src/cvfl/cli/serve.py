@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from cvfl.cli.consent import Approve, agree
 from cvfl.cli.errors import extra, one_line
 from cvfl.cli.observers import observed
 from cvfl.cli.role import (
@@ -30,11 +31,15 @@ from cvfl.descriptors import claim_descriptors
 from cvfl.errors import ConfigError
 from cvfl.runtime import one_thread_a_role
 from cvfl.runtime.carrier import Turn
+from cvfl.serving.consent import serving_consent
 from cvfl.serving.online.batching import ROWS
 from cvfl.serving.online.desk import Desk
 from cvfl.serving.online.door import Keys, Limits, check_open
-from cvfl.serving.online.roles import check_serves
+from cvfl.serving.online.roles import check_serves, serving_recorder, serving_terms
 from cvfl.serving.online.stock import PartyStock
+
+_PATIENCE = 5.0
+"""Seconds in which the connection to the server ends."""
 
 
 def serve(
@@ -57,6 +62,7 @@ def serve(
     change: Changes = None,
     insecure: Insecure = False,
     log_json: LogJson = False,
+    approve: Approve = False,
 ) -> None:
     """Answer requests for scores over HTTP, at the party that had the label.
 
@@ -93,11 +99,16 @@ def serve(
         stack.enter_context(desk.batching)
         door, over = Door(desk, config.stem, known, limits), threading.Event()
         folder = state or state_of(config, f"serve-{name}")
-        work: dict[str, Any] = {"target": serve_party, "args": (stock, folder, identity, seen.event, turn, desk, over)}
-        threading.Thread(**work, daemon=True, name="cvfl-party").start()
+        recorder = stack.enter_context(closing(serving_recorder(folder, name, settings, stock.bundle.run)))
+        consent = serving_consent(settings, stock.bundle, serving_terms(settings))
+        agree(consent, recorder.log, name, config, settings.consent.required, approve, console)
+        given = (stock, folder, recorder, identity, seen.event, turn, desk, over)
+        thread = threading.Thread(target=serve_party, args=given, daemon=True, name="cvfl-party")
+        thread.start()
         said = lambda: seen.event("answering", http=http, model=config.stem)  # noqa: E731
         try:
             listen(make_app(door), door, http, limits.timeout, (tls_cert, tls_key, tls_ca), said)
         finally:
             over.set()
             turn.hang_up()
+            thread.join(_PATIENCE)

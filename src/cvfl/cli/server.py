@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Annotated
 
@@ -49,7 +49,7 @@ from cvfl.runtime import one_thread_a_role
 from cvfl.runtime.carrier import ServerEnd
 from cvfl.serving.apart import ServerPrediction
 from cvfl.serving.bundles import server_start
-from cvfl.serving.online.roles import check_serves
+from cvfl.serving.online.roles import check_serves, serving_recorder
 from cvfl.serving.online.stock import ServerStock
 
 
@@ -101,15 +101,17 @@ def server(
         check_kind(predict, serve, from_run, None, without)
         usual = Path("runs") / f"{config.stem}-{settings.seed}"
         if serve:
-            _serve_server(settings, model or usual, insecure, seen)
+            _serve_server(settings, model or usual, state or state_of(config, "serve-server"), insecure, seen)
             return
         if predict:
             batches = lambda done, total: seen.step("predicting", done, total)  # noqa: E731
-            prediction = ServerPrediction(settings, model or usual, stack, batches, without or ())
-            _listen(prediction.role, settings, insecure, seen)
+            place = state or state_of(config, "predict-server")
+            prediction = ServerPrediction(settings, model or usual, place, stack, batches, without or ())
+            _listen(prediction.end, settings, insecure, seen)
             if prediction.role.aligned:
                 seen.event(alignment_line(prediction.role.aligned))
             seen.event("predicted", **prediction.counted)
+            prediction.recorder.ended()
             return
         target, start = out or free_path(usual), server_start(from_run, settings) if from_run else None
         # Refuses it now rather than after the last round; a crash may have stopped this server while it wrote there.
@@ -161,15 +163,18 @@ def _listen(role: ServerEnd, settings: RunConfig, insecure: bool, seen: Observer
     carrier.run(lambda missing, seconds: seen.wait(", ".join(missing), seconds))
 
 
-def _serve_server(settings: RunConfig, model: Path, insecure: bool, seen: Observer) -> None:
-    """Serve until the process is stopped; where labels stay with a party, the server needs no model."""
+def _serve_server(settings: RunConfig, model: Path, state: Path, insecure: bool, seen: Observer) -> None:
+    """Serve until the process is stopped; where a party alone scores, the server needs no model."""
     check_serves(settings)
     with extra("grpc"):
         from cvfl.serving.online.service import serve_server  # noqa: PLC0415  an extra
 
-    stock = None if settings.privacy.relayed else ServerStock(settings, model)
+    stock = None if settings.privacy.scores_apart else ServerStock(settings, model)
     identity = identity_of(settings, "server", insecure)
-    serve_server(settings, stock.kept if stock else None, stock.look if stock else None, identity, seen.event)
+    scoring, look = (stock.kept, stock.look) if stock else (None, None)
+    run = scoring.newest.bundle.run if scoring else None
+    with closing(serving_recorder(state, "server", settings, run)) as recorder:
+        serve_server(settings, scoring, look, recorder, identity, seen.event)
 
 
 def _load_ahead() -> None:

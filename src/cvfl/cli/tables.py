@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from cvfl.privacy.account import Account
+from cvfl.privacy.account import Account, Spent
 from cvfl.report.format import MB, brief, digits, metric_label
 from cvfl.report.labels import guarantee
 from cvfl.report.references import reference_name, shown_metrics
@@ -104,6 +104,9 @@ def label_account_lines(account: LabelAccount, metric: str) -> list[str]:
             f"test {metric_label(metric)} {true} by the true labels, which {account.holder} alone knows; others have "
             "estimates from told labels, as the table does"
         )
+    if account.private and metric in account.private.test:
+        own = digits(4)(account.private.test[metric])
+        lines.append(f"test {metric_label(metric)} {own} by the model of its own that {account.holder} scores with")
     return lines
 
 
@@ -117,8 +120,15 @@ def account_lines(account: Account) -> list[str]:
     """Epsilon of a row that is for training, and of one that is held out."""
     spent = {"training": account.training, "held-out": account.held_out}
     return [
-        f"{kind} row: ε {row.one_party:.3g} at one party, {row.all_parties:.3g} at all {account.parties}; "
-        f"δ {account.delta:g}; sent {row.releases} times"
+        f"{kind} row: ε {row.one_party:.3g} at one party{_against(row)}, {row.all_parties:.3g} at all "
+        f"{account.parties}; δ {account.delta:g}; sent {row.releases} times"
         for kind, row in spent.items()
         if row.releases
     ]
+
+
+def _against(spent: Spent) -> str:
+    """The same against others than any one party, where parties share their noise."""
+    if spent.against_server is None or spent.against_others is None:
+        return ""
+    return f" ({spent.against_server:.3g} against the server alone, {spent.against_others:.3g} against all others)"

@@ -31,10 +31,10 @@ from cvfl.cli.tracking import tracked
 from cvfl.config.files import load_config
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
-from cvfl.federation.keeping import alignment_folder
-from cvfl.federation.load import Loaded, load_data
 from cvfl.federation.nvflare_simulator import train_nvflare
 from cvfl.federation.processes import train_grpc
+from cvfl.federation.rows.keeping import alignment_folder
+from cvfl.federation.rows.load import Loaded, load_data
 from cvfl.federation.start import Start
 from cvfl.federation.train import train as run
 from cvfl.report.references import gained
@@ -120,7 +120,7 @@ def train(
                         on_step=seen.step,
                         start=start,
                     ).summary
-                    told.over = "finished" if summary["completed"] else "stopped"
+                    told.status.over = "finished" if summary["completed"] else "stopped"
                 case Runtime.NVFLARE:
                     summary = train_nvflare(settings, target, config.stem, seen.round, start).summary
                 case Runtime.GRPC:

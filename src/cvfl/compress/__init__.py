@@ -13,6 +13,7 @@ from cvfl.compress.scalar import Scalar
 from cvfl.compress.schedule import Schedule
 from cvfl.compress.shaped import Shaped
 from cvfl.compress.topk import TopK
+from cvfl.compress.wrapped import Wrapped
 from cvfl.wire.packet import Packet, Plane
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Schedule",
     "Shaped",
     "TopK",
+    "Wrapped",
     "build",
     "known",
     "register",

@@ -4,6 +4,8 @@
     sent = q_m + mask_m  mod 2^w       the masks of all M parties add up to zero mod 2^w
     sum of what was sent = q_1 + ... + q_M, which w bits hold: w is the length of M (2^b - 1) in bits
 
+With noise that the parties share the grid has no ends, and w bits hold the sum all but surely: see `wrapped`.
+
 Masked symbols are uniform: a single packet says nothing, and no entropy coder could shorten it. The check words add up
 to zero only when all masks cancel, so a packet of another round, session or key is noticed.
 """
@@ -20,6 +22,7 @@ from torch import Tensor
 
 from cvfl.compress.base import Compressor, Context, no_scalars
 from cvfl.compress.scalar import Scalar
+from cvfl.compress.wrapped import Wrapped
 from cvfl.errors import ConfigError, DecodeError, LocalProtocolError
 from cvfl.theory import ErrorBound
 from cvfl.wire.packet import Packet, Plane
@@ -51,8 +54,9 @@ def finest(M: int) -> int:
 class Masked(Compressor):
     """The grid and one party's masks; without masks it can only be added up, by `total`."""
 
-    def __init__(self, grid: Scalar, M: int) -> None:
-        self.grid, self.M, self.width = grid, M, sum_width(grid.bits, M)
+    def __init__(self, grid: Scalar | Wrapped, M: int) -> None:
+        self.grid, self.M = grid, M
+        self.width = grid.bits if isinstance(grid, Wrapped) else sum_width(grid.bits, M)
         if self.width > MAX_WIDTH:
             raise ConfigError(f"{M} parties and {grid.bits} bits need sums of {self.width} bits, over {MAX_WIDTH}")
         self.mask: Mask | None = None
@@ -62,6 +66,11 @@ class Masked(Compressor):
     def checks(self) -> int:
         """How many symbols the check takes."""
         return -(-CHECK_BITS // self.width)
+
+    @property
+    def most(self) -> int:
+        """The greatest symbol that a sum can have."""
+        return (1 << self.width) - 1 if isinstance(self.grid, Wrapped) else self.M * ((1 << self.grid.bits) - 1)
 
     def compress(self, h: Tensor, context: Context) -> Packet:
         """Quantize, and add the masks."""
@@ -97,7 +106,7 @@ class Masked(Compressor):
             raise DecodeError(
                 "the masked embeddings do not add up: one is of another round or session, or was changed on its way"
             )
-        if total.size and int(total.max()) > self.M * (2**self.grid.bits - 1):
+        if total.size and int(total.max()) > self.most:
             raise DecodeError("the masked embeddings add up to more than the grid has: a party left it")
         return total[: -self.checks]
 

@@ -99,6 +99,15 @@ _RULES: tuple[tuple[Callable[[RunConfig], object], str], ...] = (
         "privacy.labels: tables have their labels at a party, which randomises them; give its name",
     ),
     (
+        lambda c: c.privacy.private_model and c.privacy.labels == "server",
+        "privacy.private_model is for labels of a party; the server has those of this data set",
+    ),
+    (
+        lambda c: c.privacy.private_model and (does_without(c) or c.privacy.noise is not None or c.budget is not None),
+        "privacy.private_model has every party send all rows once more when the rounds are over: not with "
+        "absence.rate, data.alignment = 'outer', privacy.noise or budget",
+    ),
+    (
         lambda c: c.algorithm == 2 and c.folding,
         "folding is for algorithm 1; algorithm 2 sends no embeddings to parties",
     ),
@@ -133,6 +142,11 @@ _RULES: tuple[tuple[Callable[[RunConfig], object], str], ...] = (
         lambda c: _secure(c) and c.absence.rate > 0,
         "privacy.aggregation = 'secure' shows the server a sum in which nobody can be left out; absence.rate needs "
         "each embedding",
+    ),
+    (
+        lambda c: c.privacy.noise_shared and not _secure(c),
+        "privacy.noise_shared is for privacy.aggregation = 'secure': embeddings that can be read one by one would each "
+        "have a part of the noise",
     ),
     (lambda c: c.privacy.noise is not None and _without_limits(c), "{}"),
     (
@@ -179,6 +193,17 @@ def label_holder(config: RunConfig, names: Sequence[str]) -> int:
     if len(names) == 1:
         raise ConfigError(f"privacy.labels: {holder} is the only party, there is nobody to keep labels from")
     return names.index(holder) + 1 if config.privacy.relayed else SERVER
+
+
+def private_holder(config: RunConfig, names: Sequence[str]) -> int:
+    """The party that fits a model of its own to the labels which it told randomised, if one does."""
+    label_holder(config, names)  # refuses a name that is none
+    return names.index(config.privacy.labels) + 1 if config.privacy.private_model else SERVER
+
+
+def scoring_party(config: RunConfig, names: Sequence[str]) -> int:
+    """The party that alone scores rows, for which the server passes on what it cannot read, if there is one."""
+    return label_holder(config, names) or private_holder(config, names)
 
 
 def check_sum(

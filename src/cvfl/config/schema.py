@@ -31,6 +31,8 @@ from cvfl.types import Section
 
 GRID = "scalar:bits=4,low=-1,high=1"
 """What "auto" is under secure aggregation: masked symbols cannot be coded, and party models end within [-1, 1]."""
+_NOISY_GRID = "scalar:bits=6,low={low!r},high={high!r}"
+"""What it is with noise that parties share, from -clip to clip: fine enough that rounding costs no epsilon."""
 
 
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -190,7 +192,10 @@ class RunConfig(Section):
         """C_m of a party: its own, or that of all."""
         section = self.party.get(party)
         spec = section.compressor if section and section.compressor else self.compressor
-        return GRID if self.privacy.secure and spec.strip() == "auto" else spec
+        if not self.privacy.secure or spec.strip() != "auto":
+            return spec
+        clip = self.privacy.clip if self.privacy.noise_shared else None
+        return GRID if clip is None else _NOISY_GRID.format(low=-clip, high=clip)
 
 
 def _bytes(text: str) -> int:

@@ -8,12 +8,15 @@ from typing import Literal
 
 from pydantic import Field, field_serializer, model_validator
 
+from cvfl.compress import Compressor, Scalar
 from cvfl.data.sets.catalogue import NamedSet
 from cvfl.data.tables.address import without_password
 from cvfl.data.tables.ids import Duplicates, IdType
 from cvfl.data.tables.prepare import Settings
 from cvfl.data.tables.spellings import Type
+from cvfl.privacy.shared import Shared
 from cvfl.protocol.learning.randomised import Randomised
+from cvfl.theory.bounds import scalar_step
 from cvfl.types import Section
 
 
@@ -142,7 +145,8 @@ class PrivacyConfig(Section):
     name of a party. With `label_epsilon` that role randomises all labels once, and everybody is told those: any two
     labels of a row then make all that is told at most e^epsilon times as likely. `aggregation` is "secure" when the
     server learns the sum of the embeddings alone. Embeddings are scaled to an L2 norm of at most `clip`, and Gaussian
-    noise of `noise` times `clip` is added to what is sent.
+    noise of `noise` times `clip` is added to what is sent; with `noise_shared` it is Skellam noise, and that much in
+    the sum.
     """
 
     labels: str = "shared"
@@ -151,12 +155,16 @@ class PrivacyConfig(Section):
     """The epsilon with which the role of `labels` randomises them, once, before anybody is told; else they stay."""
     label_range: tuple[float, float] | None = None
     """Between which limits a label that is a quantity is told with `label_epsilon`; not taken from the labels."""
+    private_model: bool = False
+    """Whether the holder of labels told with `label_epsilon` fits a last layer to the true ones, and alone scores."""
     aggregation: Literal["open", "secure"] = "open"
     """With `secure` embeddings are masked, and only their sum can be read."""
     clip: float | None = Field(default=None, ge=1e-6, le=1e6)
     """The largest L2 norm of a row of an embedding; longer rows are scaled down."""
     noise: float | None = Field(default=None, ge=1e-6, le=1e6)
     """Gaussian noise on what is sent, in multiples of `clip`."""
+    noise_shared: bool = False
+    """Whether `noise` is that of the sum under secure aggregation, of which each of M parties adds 1 / sqrt(M)."""
     reconstruction_penalty: float | None = Field(default=None, gt=0, le=1000)
     """How strongly parties' models are kept from showing their columns, beside the loss; not at all if not given."""
     delta: float = Field(default=1e-5, gt=0, lt=1)
@@ -166,15 +174,27 @@ class PrivacyConfig(Section):
     def _bounded(self) -> PrivacyConfig:
         if self.noise is not None and self.clip is None:
             raise ValueError("privacy.noise needs privacy.clip: noise hides what is bounded")
+        if self.noise_shared and self.noise is None:
+            raise ValueError("privacy.noise_shared needs privacy.noise: it says how large the noise of the sum is")
         if self.label_epsilon is not None and self.labels == "shared":
             raise ValueError(
                 "privacy.label_epsilon: say with privacy.labels which role holds them, and randomises them"
             )
+        if self.private_model and self.label_epsilon is None:
+            raise ValueError("privacy.private_model is for labels that are told with privacy.label_epsilon")
         if self.label_range is not None and self.label_epsilon is None:
             raise ValueError("privacy.label_range is for labels that are told with privacy.label_epsilon")
         if self.label_range is not None and not -1e300 < self.label_range[0] < self.label_range[1] < 1e300:
             raise ValueError("privacy.label_range has two limits, the lower one first")
         return self
+
+    def shared(self, grid: Compressor, parties: int, numbers: int) -> Shared | None:
+        """The noise of all parties together where they share it, in rows of so many numbers on this grid."""
+        if not self.noise_shared or self.clip is None or self.noise is None:
+            return None
+        assert isinstance(grid, Scalar)
+        assert grid.range.fixed is not None  # as `modes` says
+        return Shared.of(self.clip, self.noise, scalar_step(grid.bits, *grid.range.fixed), parties, numbers)
 
     @property
     def private_labels(self) -> bool:
@@ -191,14 +211,19 @@ class PrivacyConfig(Section):
         """Whether a party holds the labels, and the server only passes on what it cannot read."""
         return self.private_labels and self.labels != "server"
 
+    @property
+    def scores_apart(self) -> bool:
+        """Whether a party alone scores rows, and the server only passes on what it cannot read."""
+        return self.relayed or self.private_model
+
     def scores_at(self, name: str) -> bool:
-        """Whether this party holds the labels, and with them the server model."""
-        return self.relayed and self.labels == name
+        """Whether this is that party: it holds the labels, and a model over all embeddings."""
+        return self.scores_apart and self.labels == name
 
     @property
     def keyed(self) -> bool:
         """Whether parties share secrets that the server does not have."""
-        return self.secure or self.relayed
+        return self.secure or self.scores_apart
 
     @property
     def secure(self) -> bool:
@@ -233,7 +258,7 @@ class ConsentConfig(Section):
     """Whether a role needs its owner's word for what is about to happen. Not part of the terms."""
 
     required: bool = False
-    """Whether a party trains only by terms that its owner has approved, with `cvfl party --approve`."""
+    """Whether a party trains, predicts and serves only by terms that its owner has approved, with `--approve`."""
 
 
 class NetworkConfig(Section):

@@ -11,7 +11,7 @@ from cvfl.config.schema import RunConfig
 from cvfl.config.sections import PartyConfig
 from cvfl.doctor.finding import Finding, caught, fine, look, wrong
 from cvfl.errors import suggest
-from cvfl.federation.load import load_data, open_party
+from cvfl.federation.rows.load import load_data, open_party
 
 FLOAT = 4
 _BESIDE = 8

@@ -1,10 +1,12 @@
 """What the owner of a party agrees to: the terms of a run in plain words, and the file that says they were approved.
 
-    approved.toml   [party.bank]         the hash of what was approved, and when
+    approved.toml   [party.bank]         of training: the hash of what was approved, and when
                     [party.bank.shown]   what was shown
                     [party.bank.terms]   every term, as roles compare them, and what the party decides alone
+                    [predict.bank]       the same of predictions, [serve.bank] of answers online
 
-A run goes on without asking as long as nothing of it has changed; else it stops, and says what has.
+A role goes on without asking as long as nothing of its use has changed; else it stops, and says what has. What is shown
+of predictions and of answers online is in serving/consent.py.
 """
 
 from __future__ import annotations
@@ -15,20 +17,39 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import tomlkit
 
+from cvfl.compress import build
 from cvfl.config.files import read_toml
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError, plain, writing
-from cvfl.privacy.account import epsilon
+from cvfl.privacy.account import epsilon, spent_of_shared
 from cvfl.privacy.seen import MODES, mode_of, plainly
 from cvfl.types import Section
 
 FILE = "approved.toml"
+NOT_PROTECTED = "an embedding is computed from your columns and says something of them; `cvfl audit` measures how much"
 _MOST_COLUMNS = 40
+
+
+class Use(StrEnum):
+    """What a party's columns are used for, each by an approval of its own: what its sections in the file are called."""
+
+    TRAINING = "party"
+    PREDICTION = "predict"
+    SERVING = "serve"
+
+
+ABOUT = {
+    Use.TRAINING: "this run",
+    Use.PREDICTION: "predictions of new rows",
+    Use.SERVING: "answers online",
+}
+"""What is asked about, in words."""
 
 
 class Approved(Section):
@@ -46,6 +67,7 @@ class Consent:
 
     shown: Mapping[str, str]
     terms: Mapping[str, str]
+    use: Use = Use.TRAINING
 
     @property
     def sha256(self) -> str:
@@ -68,38 +90,42 @@ def consent_of(
     shown = {
         "who takes part": f"the server, and {', '.join(names)}",
         "length": _length(config),
-        "your columns": _columns(config, columns),
+        "your columns": columns_line(columns) if columns else f"its share of the columns of {config.data.name}",
         "your label": _label(config, name),
-        "what leaves you": _leaves(config, name),
+        "what leaves you": leaves_line(config.model_of(name).width, config.compressor_of(name), config.privacy.clip),
         **_seen(config, name, len(names)),
-        "noise": _noise(config, len(names)),
-        "not protected": "an embedding is computed from your columns and says something of them; `cvfl audit` "
-        "measures how much",
+        "noise": _noise(config, name, len(names)),
+        "not protected": NOT_PROTECTED,
     }
-    return Consent(shown, {key: json.dumps(value, sort_keys=True) for key, value in sorted(terms.items())})
+    return Consent(shown, as_texts(terms))
 
 
-def approval(path: Path, name: str) -> Approved | None:
-    """What was approved for a party, if anything was."""
+def as_texts(terms: Mapping[str, Any]) -> dict[str, str]:
+    """Terms as they are hashed and kept."""
+    return {key: json.dumps(value, sort_keys=True) for key, value in sorted(terms.items())}
+
+
+def approval(path: Path, name: str, use: Use = Use.TRAINING) -> Approved | None:
+    """What was approved for a use of a party's columns, if anything was."""
     if not path.exists():
         return None
-    sections = read_toml(path).get("party", {})
+    sections = read_toml(path).get(use, {})
     if not isinstance(sections, dict) or name not in sections:
         return None
     try:
         return Approved.model_validate(sections[name])
     except ValueError:
-        raise ConfigError(f"{path}: [party.{name}] is damaged; approve anew with --approve") from None
+        raise ConfigError(f"{path}: [{use}.{name}] is damaged; approve anew with --approve") from None
 
 
 def approve(path: Path, name: str, consent: Consent) -> None:
-    """Write that the owner has approved this; those of other parties in the file stay."""
+    """Write that the owner has approved this; approvals of other uses and parties in the file stay."""
     document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
     if not document:
         document.add(tomlkit.comment("What owners of parties have approved; `cvfl party --approve` writes it."))
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     section = Approved(sha256=consent.sha256, approved=now, shown=dict(consent.shown), terms=dict(consent.terms))
-    document.setdefault("party", tomlkit.table())[name] = section.model_dump()
+    document.setdefault(consent.use, tomlkit.table())[name] = section.model_dump()
     partial = path.with_name(f".{path.name}.partial")
     with writing(path):
         partial.unlink(missing_ok=True)
@@ -109,13 +135,13 @@ def approve(path: Path, name: str, consent: Consent) -> None:
 
 
 def check_consent(path: Path, name: str, consent: Consent, required: bool) -> bool:
-    """Whether this was approved; refuses a run that was not and has to be, or that is not what was approved."""
-    approved = approval(path, name)
+    """Whether this was approved; refuses a use that was not and has to be, or that is not what was approved."""
+    approved = approval(path, name, consent.use)
     if approved is None:
         if required:
             raise ConfigError(
-                f"{name}: nobody has approved the terms of this run, which consent.required asks for; see them with "
-                "--approve"
+                f"{name}: nobody has approved the terms of {ABOUT[consent.use]}, which consent.required asks for; see "
+                "them with --approve"
             )
         return False
     if changed := consent.changed(approved):
@@ -128,9 +154,8 @@ def _length(config: RunConfig) -> str:
     return f"at most {length}, {config.batch_size} rows at a time, {config.local_iterations} local steps each"
 
 
-def _columns(config: RunConfig, columns: Sequence[str]) -> str:
-    if not columns:
-        return f"its share of the columns of {config.data.name}"
+def columns_line(columns: Sequence[str]) -> str:
+    """The columns of a party, in a line; of many, a hash of them all."""
     more = f", and {len(columns) - _MOST_COLUMNS} more" if len(columns) > _MOST_COLUMNS else ""
     digest = hashlib.sha256(json.dumps(list(columns)).encode()).hexdigest()[:8] if more else ""
     return f"{len(columns)}: {', '.join(columns[:_MOST_COLUMNS])}{more}{f' ({digest})' if digest else ''}"
@@ -150,9 +175,10 @@ def _label(config: RunConfig, name: str) -> str:
     return f"{label}: the server gets all, {others}"
 
 
-def _leaves(config: RunConfig, name: str) -> str:
-    clipped = f", each of a norm of at most {config.privacy.clip:g}" if config.privacy.clip else ""
-    return f"{config.model_of(name).width} numbers a row, coded by {config.compressor_of(name)}{clipped}; never columns"
+def leaves_line(width: int, compressor: str, clip: float | None) -> str:
+    """What leaves a party of a row."""
+    clipped = f", each of a norm of at most {clip:g}" if clip else ""
+    return f"{width} numbers a row, coded by {compressor}{clipped}; never columns"
 
 
 def _seen(config: RunConfig, name: str, M: int) -> dict[str, str]:
@@ -164,6 +190,9 @@ def _seen(config: RunConfig, name: str, M: int) -> dict[str, str]:
     shown = {"the server sees": "; ".join(plainly(one, privacy.secure) for one in seen.server)}
     if privacy.relayed and name != privacy.labels:
         shown[f"{privacy.labels} sees"] = "; ".join(plainly(one, privacy.secure) for one in MODES["secure"].server)
+    if privacy.private_model and name != privacy.labels:
+        whose = "the sum of all parties' embeddings" if privacy.secure else "your embedding"
+        shown[f"{privacy.labels} sees"] = f"{whose} of every row once more, when the rounds are over"
     if privacy.relayed:
         others = "nothing of yours" if name != privacy.labels else plainly("Gradient", privacy.secure)
     else:
@@ -173,18 +202,31 @@ def _seen(config: RunConfig, name: str, M: int) -> dict[str, str]:
     return shown | {"every other party sees": others if M > 1 else "nothing: there is none"}
 
 
-def _noise(config: RunConfig, M: int) -> str:
+def _noise(config: RunConfig, name: str, M: int) -> str:
     privacy = config.privacy
     if privacy.noise is None:
         return "none: nothing is guaranteed about what embeddings tell"
     times = (config.epochs or config.rounds or 0) + 1
-    each = f"noise of {privacy.noise:g} times the norm, delta {privacy.delta:g}"
+    where = f" in the sum of {M}, of which each adds its part" if privacy.noise_shared else ""
+    each = f"noise of {privacy.noise:g} times the norm{where}, delta {privacy.delta:g}"
     try:
-        spent = f"{epsilon(privacy.noise, times, privacy.delta):.3g}"
+        spent = _spent(config, name, M, times)
     except ImportError:
         return f"{each}; the report says what epsilon it comes to"
     unit = "epochs" if config.epochs else "rounds, if a row is in each"
     return f"{each}: for a training row at most epsilon {spent}, at one party and after all {unit}"
+
+
+def _spent(config: RunConfig, name: str, M: int, times: int) -> str:
+    """Epsilon of a row that is released so often."""
+    privacy = config.privacy
+    assert privacy.noise is not None
+    if not privacy.noise_shared:
+        return f"{epsilon(privacy.noise, times, privacy.delta):.3g}"
+    shared = privacy.shared(build(config.compressor_of(name)), M, config.model_of(name).width)
+    assert shared is not None
+    spent = spent_of_shared([(shared, times)], privacy.delta)
+    return f"{spent.against_server:.3g} against the server alone, {spent.one_party:.3g} against any other party"
 
 
 def _short(value: str | None) -> str:

@@ -5,6 +5,7 @@
     JOB/app/config/cvfl.json               the run's terms and the parties' names
 
     SITE/local/cvfl.toml                   what is a party's own: its table, its model, its compressor
+    SITE/local/approved.toml               what its owner has approved, if that is asked for
     SITE/cvfl/NAME/                        its state while the run goes on, its model afterwards; at the server its run
 
 From a job a site takes the terms and the names, nothing else: tables, columns, code and compressors are its own affair.
@@ -30,10 +31,12 @@ from cvfl.config.schema import RunConfig, check_tables
 from cvfl.config.terms import NOT_TERMS, NOT_TERMS_OF_DATA
 from cvfl.data.sets.catalogue import READERS
 from cvfl.errors import ConfigError, writing
-from cvfl.federation.load import row_key
-from cvfl.federation.roles import PartyRun, ServerRun, federation_names
+from cvfl.federation.consent import FILE, Consent, check_consent
+from cvfl.federation.roles import PartyRun, ServerRun
+from cvfl.federation.rows.load import federation_names, row_key
 from cvfl.federation.start import Start
 from cvfl.privacy.identity import Identity
+from cvfl.runs.actions import ActionLog
 from cvfl.runs.progress import Progress, progress_values
 from cvfl.runtime.nvflare.mailbox import PartyDuty
 from cvfl.runtime.nvflare.place import Place, ServerDuty
@@ -210,6 +213,7 @@ class PartyJob:
         self.folder, self._stack = clean_folder(self.place, self.name), ExitStack()
         state, identity = self.folder / "state", identity_of(self.place)
         self._run = PartyRun(self.config, self.place.site, state, self._stack, identity=identity, start=self.start)
+        check_owner(self.place, self.config, self._run.consent, self._run.log)
         self.role = self._run.end
 
     def finish(self) -> None:
@@ -219,6 +223,12 @@ class PartyJob:
     def close(self) -> None:
         """Close the table."""
         self._stack.close()
+
+
+def check_owner(place: Place, config: RunConfig, consent: Consent, log: ActionLog) -> None:
+    """Refuse a job that the owner of the site has not approved, where that must be; approvals are beside its file."""
+    if check_consent(site_file(place).parent / FILE, place.site, consent, config.consent.required):
+        log.append("approved", consent=consent.sha256)
 
 
 def identity_of(place: Place) -> Identity | None:

@@ -14,12 +14,11 @@ from typing import Any
 
 from cvfl.config.files import load_config, terms_path, write_changed
 from cvfl.errors import ConfigError, RemoteProtocolError
-from cvfl.federation.load import row_key
-from cvfl.federation.roles import federation_names
+from cvfl.federation.rows.load import federation_names, row_key
 from cvfl.federation.start import Start
 from cvfl.runs.analysis import NAME as ANALYSIS
 from cvfl.runs.analysis import read_analysis, write_analysis
-from cvfl.runs.bundle import MODEL, PREPARATION, WEIGHTS
+from cvfl.runs.bundle import MODEL, PREPARATION, PRIVATE, WEIGHTS
 from cvfl.runs.journal import write_whole
 from cvfl.runtime.grpc.delay import DelayProxy
 from cvfl.runtime.supervisor import Supervisor
@@ -90,6 +89,8 @@ def add_parties(out: Path, names: Sequence[str], models: Path) -> dict[str, Any]
         for file in (f"{name}{end}" for end in (WEIGHTS, PREPARATION, MODEL)):
             if (models / file).exists():
                 shutil.copy(models / file, out / "parameters")
+    if (models / PRIVATE).is_dir():  # likewise
+        shutil.copytree(models / PRIVATE, out / "parameters" / PRIVATE)
     if (models / ANALYSIS).exists():  # likewise
         shutil.copy(models / ANALYSIS, out)
     summary: dict[str, Any] = json.loads((out / "summary.json").read_text(encoding="utf-8"))

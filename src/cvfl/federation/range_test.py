@@ -17,7 +17,8 @@ from cvfl.config.schema import RunConfig
 from cvfl.config.sections import StoppingConfig
 from cvfl.data import VerticalData
 from cvfl.errors import ConfigError, CvflError
-from cvfl.federation.build import make_federation, recipe_for
+from cvfl.federation.builder.machines import make_federation
+from cvfl.federation.builder.recipe import recipe_for
 from cvfl.protocol import Decision, Loss, Recipe
 from cvfl.rng import stream
 from cvfl.runs.record import RangeTest

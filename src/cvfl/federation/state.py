@@ -1,6 +1,7 @@
 """The folder of a role's state: what belongs to other terms stays beside it, and one process at a time uses it.
 
     FOLDER/lock               held by the process that plays the role
+    FOLDER/actions.jsonl      what the role did, in this run and earlier ones
     FOLDER/noise.secret       what the noise of this party comes from, in every run; never drawn again
     FOLDER/alignment/         which ids are shared, and what comparing new ones needs: for the next run
     FOLDER/TERMS/terms.json   the terms that the state is of, by a hash of which the folder is named
@@ -24,6 +25,7 @@ from typing import Any
 
 from cvfl.errors import ConfigError, writing
 from cvfl.federation.agreement.terms import digest_of
+from cvfl.runs.actions import NAME as LOG
 
 LOCK, NOISE, ALIGNMENT = "lock", "noise.secret", "alignment"
 SECRET = 32
@@ -35,7 +37,8 @@ class State:
 
     def __init__(self, folder: Path, terms: dict[str, Any], restart: bool = False) -> None:
         self.folder, self.path = folder, folder / digest_of(terms)
-        if folder.is_dir() and any(folder.iterdir()) and not any((folder / name).exists() for name in (LOCK, NOISE)):
+        of_a_role = any((folder / name).exists() for name in (LOCK, NOISE, LOG))
+        if folder.is_dir() and any(folder.iterdir()) and not of_a_role:
             raise ConfigError(f"{folder} holds other things than the state of a role; choose another --state")
         with writing(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

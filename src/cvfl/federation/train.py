@@ -13,16 +13,18 @@ from torch import nn
 from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
 from cvfl.data.tables.organisation import Assembled
-from cvfl.federation.alarms import Alarms, alarms_of, joined
-from cvfl.federation.build import Federation, make_federation, recipe_for
-from cvfl.federation.bundles import BundleMaker, run_name, write_bundles
-from cvfl.federation.divergence import Divergence
-from cvfl.federation.holder import account_of, by_true_labels, told_outputs
-from cvfl.federation.load import Loaded, load_data, with_told_labels
+from cvfl.federation.agreement.rehearsal import Rehearsal
+from cvfl.federation.builder.machines import Federation, make_federation
+from cvfl.federation.builder.recipe import recipe_for
 from cvfl.federation.range_test import find_eta, with_eta
-from cvfl.federation.rehearsal import Rehearsal
-from cvfl.federation.scoring import analysis_of, columns_of, units_of
+from cvfl.federation.results.bundles import BundleMaker, run_name, write_bundles
+from cvfl.federation.results.scoring import analysis_of, columns_of, units_of
+from cvfl.federation.rows.load import Loaded, load_data, with_told_labels
 from cvfl.federation.start import Start
+from cvfl.federation.told_labels.holder import account_of, by_true_labels, told_outputs
+from cvfl.federation.told_labels.private import private_of, scores_of, write_private
+from cvfl.federation.watch.alarms import Alarms, alarms_of, joined
+from cvfl.federation.watch.divergence import Divergence
 from cvfl.privacy.account import check_accountant
 from cvfl.protocol import Recipe
 from cvfl.protocol.learning.metrics import headline
@@ -93,7 +95,8 @@ def train(
     rehearsal = Rehearsal(settled, recipe, loaded, start)
     aside = 0 if config.budget is None else rehearsal.foreseen()
     logs = logs_in(directory.state) if directory else None
-    federation = make_federation(recipe, loaded.data, False, noise_secrets, aside, logs)
+    held = loaded.held.labels if loaded.held else None
+    federation = make_federation(recipe, loaded.data, False, noise_secrets, aside, logs, held)
     run = _Run(config, federation, loaded, rehearsal, name or config.compressor, directory, keep_seconds, own)
     run.tried, run.start = tried, start
     try:
@@ -210,7 +213,8 @@ class _Run:
             summary["started_from"] = self.start.told.model_dump()
         held, plan = self._loaded.held, federation.plan
         if held:
-            account = account_of(self._config, plan, self._loaded.data.outputs, held, told)
+            own = scores_of(private) if (private := private_of(federation.roles[1])) else None
+            account = account_of(self._config, plan, self._loaded.data.outputs, held, told, own)
             summary["label_privacy"] = account.model_dump(exclude_unset=True)
         if self._directory is None:
             return RunResult(summary, history, models)
@@ -225,11 +229,19 @@ class _Run:
         )
         self._directory.finish(summary, models, preparations, analysis)
         write_bundles(self._bundles(summary["run"]), self._directory.path / PARAMETERS)
+        self._write_private(summary["run"], self._directory.path / PARAMETERS)
         from cvfl.report.report import write_report  # noqa: PLC0415  matplotlib is slow to load
 
         write_report([self._directory.path], self._directory.path / "report.html")
         self._directory.close(summary["completed"])
         return RunResult(summary, history, models, self._directory.path)
+
+    def _write_private(self, run: str, folder: Path) -> None:
+        """What the holder of labels that were told randomised scores with, if it has a model of its own."""
+        federation, assembled = self._federation, self._loaded.assembled
+        if private := private_of(federation.roles[1]):
+            maker, data = BundleMaker(self._agreed, federation.recipe, run), assembled.data
+            write_private(private, maker, data.outputs, assembled.classes, data.units, folder)
 
     def _bundles(self, run: str) -> Iterator[Bundle]:
         """What every role needs to predict."""

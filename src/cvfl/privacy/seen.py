@@ -25,6 +25,7 @@ MODES = {
     "labels at the server": Seen(_EMBEDDINGS, ("Gradient",)),
     "labels at a party": _RELAYED,
     "labels told": Seen(_EMBEDDINGS, ("Broadcast",), ("Broadcast",)),
+    "labels told, private model": Seen((*_EMBEDDINGS, "Passed"), ("Broadcast",), ("Broadcast", "Passed")),
     "secure": Seen(_EMBEDDINGS, ("Folded",), ("Folded",)),
     "secure, labels at the server": Seen(_EMBEDDINGS, ("Gradient",)),
     "secure, labels at a party": _RELAYED,

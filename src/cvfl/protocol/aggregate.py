@@ -1,6 +1,7 @@
 """What can be read of masked embeddings: their sum. The server adds packets up, and everyone decodes the same sum.
 
 sum of ĥ_m = M low + Delta (sum of q_m - sum of v_m)        the dithers v_m are known to all, the q_m to nobody
+sum of ĥ_m = step (sum of n_m mod 2^w, about zero)          where parties share their noise
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cvfl import theory
-from cvfl.compress import Context, Masked, Packet, Plane
+from cvfl.compress import Context, Masked, Packet, Plane, Wrapped
 from cvfl.compress.base import no_scalars, only_plane
 from cvfl.compress.masked import Symbols
 from cvfl.errors import DecodeError
@@ -62,7 +63,7 @@ class Aggregate:
                 packet = _opened(data, shape, dtype)
                 no_scalars(packet)
                 symbols = only_plane(packet, self._masked.width, math.prod(shape)).int()
-                if symbols.numel() and int(symbols.max()) > len(self._names) * (2**self._masked.grid.bits - 1):
+                if symbols.numel() and int(symbols.max()) > self._masked.most:
                     raise DecodeError(f"round {t0}: the sum of the embeddings leaves the grid")
                 total = self._values(symbols, t0, dtype).reshape(shape)
                 if self._limit is not None:
@@ -72,6 +73,8 @@ class Aggregate:
 
     def _values(self, symbols: Tensor, t0: int, dtype: torch.dtype) -> Tensor:
         grid, M = self._masked.grid, len(self._names)
+        if isinstance(grid, Wrapped):
+            return grid.values(symbols, dtype)
         low, high = grid.range.read(Packet((), (), dtype=dtype))
         dithers = torch.zeros(symbols.numel(), dtype=torch.int32)
         for m in range(1, M + 1):

@@ -10,7 +10,7 @@ state between any two messages is complete in `state_dict`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -256,14 +256,20 @@ class Party:
         return _where_held(self._checked(h, len(self._x)), self._held(rows))
 
     def _evaluation(self, t0: int) -> Evaluation:
-        h_of = self._bounded(self._average.model.eval())
-        with torch.no_grad():
-            batches = self.holding.evaluation_batches(ROWS)
-            parts = [outputs_of(h_of, x.to(self.plan.device)) for x in batches]
-        embedded = self._checked(torch.cat(parts), self.plan.held_out_rows)
+        embedded = self._at_rest(self.holding.evaluation_batches(ROWS), self.plan.held_out_rows)
         h = self._released(_where_held(embedded, self.holding.held_out_present), EVALUATION, t0)
         self.model.train()
         return Evaluation(t0, self.m, self.evaluation_codec.encode(h, t0))
+
+    def all_embeddings(self) -> Tensor:
+        """h_m of all rows by the model as it is kept, training rows first, as they are."""
+        return self._at_rest(self.holding.all_batches(ROWS), self.plan.rows + self.plan.held_out_rows)
+
+    def _at_rest(self, batches: Iterable[Tensor], rows: int) -> Tensor:
+        h_of = self._bounded(self._average.model.eval())
+        with torch.no_grad():
+            parts = [outputs_of(h_of, x.to(self.plan.device)) for x in batches]
+        return self._checked(torch.cat(parts), rows)
 
     def _bounded(self, model: nn.Module) -> nn.Module:
         return model if self.plan.clip is None else Clipped(model, self.plan.clip)

@@ -63,6 +63,8 @@ class Plan:
     """How strongly a party's model is kept from showing the party's columns; see `learning.guard`."""
     randomised: Randomised | None = None
     """How the holder of the labels randomised all that are told, if it did."""
+    private_holder: int = 0
+    """The party that fits a model of its own to the true labels when the rounds are over, if one does."""
 
     def __post_init__(self) -> None:
         if self.algorithm == 2 and self.folding:

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from cvfl.compress import Compressor, Masked, Scalar
+from cvfl.compress import Compressor, Masked, Scalar, Wrapped
 from cvfl.compress.masked import finest
 from cvfl.errors import ConfigError
 from cvfl.memory import Memory
@@ -34,6 +34,7 @@ from cvfl.types import SERVER
 
 MakeModel = Callable[[], nn.Module]
 MakeCompressor = Callable[[], Compressor]
+_HELD_OUT = "test embedding"
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,10 @@ class Recipe:
     """The role that holds the labels, and with them the server model when it is a party."""
     release: MakeRelease | None = None
     """What an embedding passes through before it leaves a party."""
+    wrapped: Wrapped | None = None
+    """The grid of masked embeddings, of training and held-out rows, where parties share their noise."""
+    again: tuple[MakeCompressor, ...] = ()
+    """Of all rows once more when the rounds are over, for the plan's private holder."""
     memory: float = math.inf
     """Bytes of memory that a role may take for what it knows of rows; a role's own affair, which no bit depends on."""
 
@@ -82,13 +87,15 @@ class Recipe:
         }
         held_out = Samples(lambda t0: torch.arange(plan.held_out_rows), plan.held_out_rows, memory)
         evaluation = {
-            m: Codec(self.evaluation_compressors[m - 1](), plan.seed, m, name, "test embedding", held_out, limit=rows)
+            m: Codec(self.evaluation_compressors[m - 1](), plan.seed, m, name, _HELD_OUT, held_out, limit=rows)
             for m, name in parties
         }
         replies = {
             m: Codec(make(), plan.seed, m, f"server, for {name}", part, samples, kept, reply) for m, name in parties
         }
-        codecs = Codecs(embedding, evaluation, replies, self._model_codecs(), limits=self.limits, memory=memory)
+        makers = zip(parties, self.again, strict=False)  # there are none where nothing is sent again
+        again = {m: Codec(make(), plan.seed, m, name, _HELD_OUT) for (m, name), make in makers}
+        codecs = Codecs(embedding, evaluation, replies, self._model_codecs(), None, None, self.limits, memory, again)
         return self._masked(codecs) if plan.secure else codecs
 
     def _sent(self, m: int, memory: Memory) -> Samples:
@@ -97,18 +104,23 @@ class Recipe:
         return Samples(partial(plan.sent_rows, m), plan.rows + plan.quiet * plan.widths[m - 1], memory)
 
     def _masked(self, codecs: Codecs) -> Codecs:
-        """The same with embeddings that can only be read as a sum, those of held-out rows on the finest grid."""
+        """The same with embeddings that can only be read as a sum, those of held-out rows on the finest grid.
+
+        With noise that parties share both are on its grid, which has no ends.
+        """
         plan, parties, grid = self.plan, list(enumerate(self.names, start=1)), self.compressors[0]()
         if not isinstance(grid, Scalar) or grid.range.fixed is None:
             raise ConfigError("secure aggregation needs a grid that all parties have: scalar with low and high")
         rows = limit_of(self.limits, "embedding")
-        fine = Scalar(finest(plan.M), *grid.range.fixed)
+        coarse, fine = self.wrapped or grid, self.wrapped or Scalar(finest(plan.M), *grid.range.fixed)
         return replace(
             codecs,
-            embeddings={m: Codec(Masked(grid, plan.M), plan.seed, m, name) for m, name in parties},
-            evaluations={m: Codec(Masked(fine, plan.M), plan.seed, m, name, "test embedding") for m, name in parties},
-            total=Aggregate(Masked(grid, plan.M), plan.seed, self.names, limit=rows),
-            held_out_total=Aggregate(Masked(fine, plan.M), plan.seed, self.names, "test embedding", rows),
+            embeddings={m: Codec(Masked(coarse, plan.M), plan.seed, m, name) for m, name in parties},
+            evaluations={m: Codec(Masked(fine, plan.M), plan.seed, m, name, _HELD_OUT) for m, name in parties},
+            total=Aggregate(Masked(coarse, plan.M), plan.seed, self.names, limit=rows),
+            held_out_total=Aggregate(Masked(fine, plan.M), plan.seed, self.names, _HELD_OUT, rows),
+            again={m: Codec(Masked(fine, plan.M), plan.seed, m, self.names[m - 1], _HELD_OUT) for m in codecs.again},
+            again_total=Aggregate(Masked(fine, plan.M), plan.seed, self.names, _HELD_OUT) if codecs.again else None,
         )
 
     def _model_codecs(self) -> dict[int, ModelCodec]:

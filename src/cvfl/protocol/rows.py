@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -46,6 +46,14 @@ class Holding:
 
     def evaluation_batches(self, size: int) -> Iterator[Tensor]:
         """All held-out rows in order, read a batch at a time."""
-        for part in self.held_out:
-            for rows in torch.split(torch.arange(len(part)), size):
-                yield part[rows]
+        yield from _in_batches(self.held_out, size)
+
+    def all_batches(self, size: int) -> Iterator[Tensor]:
+        """All rows in order, those for training first and as they are, likewise."""
+        yield from _in_batches((self.train, *self.held_out), size)
+
+
+def _in_batches(parts: Iterable[Rows], size: int) -> Iterator[Tensor]:
+    for part in parts:
+        for rows in torch.split(torch.arange(len(part)), size):
+            yield part[rows]

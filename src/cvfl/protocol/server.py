@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from cvfl.errors import CompressError, DataError, DecodeError, LocalProtocolError, RemoteProtocolError
 from cvfl.memory import Values
 from cvfl.protocol.absence import Presence, stood_in
+from cvfl.protocol.again import PassingOn
 from cvfl.protocol.coding.codec import Measured
 from cvfl.protocol.coding.codecs import Codecs
 from cvfl.protocol.coding.follow import Certificate
@@ -33,7 +34,7 @@ from cvfl.protocol.outputs import outputs_of
 from cvfl.protocol.plan import Plan
 from cvfl.rng import NOISE, stream
 from cvfl.types import SERVER
-from cvfl.wire import Bytes, Embedding, Evaluation, Message, Stop
+from cvfl.wire import Bytes, Embedding, Evaluation, Message, Passed, Stop
 
 
 @contextmanager
@@ -75,6 +76,7 @@ class Server:
         self._average = Average(model, plan.optimizer.average)
         self._stopping, self._snapshots = Stopping(plan.patience, plan.improving), Snapshots(self._average.model, 0)
         self._stopped = False
+        self._again = PassingOn(plan)
 
     def _unseen(self) -> Values:
         """For every training row its outputs when last seen in training: none yet."""
@@ -128,7 +130,14 @@ class Server:
                     return []
                 self._evaluate(t0)
                 return self._ended(t0) if self.plan.patience else []
+            case Passed(to=to) if self._nearly_over():
+                if self._again.takes(message, self.t0 if self._stopped else self.plan.rounds):
+                    return [(to, message)]
         raise RemoteProtocolError(f"{type(message).__name__} of round {message.t0} in round {self.t0}")
+
+    def _nearly_over(self) -> bool:
+        """Whether some parties may have taken the last step, since they have all that they need for it."""
+        return self._stopped if self.plan.patience else self.t0 >= self.plan.rounds - 1
 
     def _keep(self, inbox: dict[int, Bytes], m: int, packet: Bytes, message: Message) -> None:
         if not 1 <= m <= self.plan.M or m in inbox:
@@ -163,8 +172,8 @@ class Server:
 
     def train(self) -> None:
         """Q steps of theta_0 on the stale, decompressed embeddings; Algorithm 2 took the first with its gradients."""
-        if self._stopped:
-            return
+        if self._stopped or self.t0 == self.plan.rounds:
+            return  # what was passed on is no round's
         if self._phi is None:
             raise LocalProtocolError("train() comes after a round's replies")
         roots = self.exchange.roots(self.t0)

@@ -16,7 +16,8 @@ _ABOUT = (
     "from columns and told labels, so whatever is done with it, and for however many rounds, any two labels of a row "
     "make it at most e^ε times as likely. It says nothing of what columns tell of a label anyway, nor of which rows "
     "have one and which classes there are. Releases with other ε, and of a label that has changed, add up. Metrics by "
-    "told labels are estimates, and so are those of every table and curve here that are not named as the holder's."
+    "told labels are estimates, and so are those of every table and curve here that are not named as the holder's. A "
+    "private model is one that the holder has fitted to the true labels, and scores by; it never leaves the holder."
 )
 _THREE = digits(3)
 
@@ -44,18 +45,20 @@ def labels_section(series: Sequence[Series]) -> Section:
     for n, one in enumerate(series):
         if account := one.first.label_privacy:
             groups.append((Text(one.label, colour=colour(n), about=guarantee(account)), _rows(one, account)))
-    head = ("Test metric", "By true labels, the holder's", "Estimated from told labels", "Difference")
+    head = ("Test metric", "By true labels, the holder's", "Estimated from told labels", "Difference", "Private model")
     return Section("Labels", [_ABOUT, Table("Labels", head, groups=groups)])
 
 
 def _rows(one: Series, account: LabelAccount) -> list[Row]:
     true, told = (account.scores.test if account.scores else {}), one.first.metrics.test
+    own = account.private.test if account.private else {}
     return [
         (
             metric_label(name),
             score(true[name]) if name in true else NOTHING,
             score(told[name]) if name in told else NOTHING,
             change(told[name] - true[name]) if name in true and name in told else NOTHING,
+            score(own[name]) if name in own else NOTHING,
         )
         for name in dict.fromkeys([*true, *told])
     ]

@@ -17,6 +17,11 @@ _ABOUT = (
     "(ε, δ) allows. Small is private; an ε of 10 or more promises little. Each release counts: a training row's in "
     "every epoch, a held-out row's in every evaluation. Labels, and what a model learnt from a row, are not covered."
 )
+_ABOUT_SHARED = (
+    "Where parties share their noise, each added its part and only the sum could be read: ε at one party is against "
+    "any other party, which knows its own part and may tell the server. It is less against the server alone, and more "
+    "if all others put together what they know."
+)
 
 
 def noise_card(account: Account) -> Card:
@@ -31,15 +36,23 @@ def noise_section(series: Sequence[Series]) -> Section:
     groups = []
     for n, one in enumerate(series):
         if account := one.first.account:
-            about = f"norm at most {account.clip:g}, noise {account.noise:g} of it, δ {plain(account.delta)}"
+            where = f" in the sum of {account.parties}" if account.shared else ""
+            about = f"norm at most {account.clip:g}, noise {account.noise:g} of it{where}, δ {plain(account.delta)}"
             kinds = {"training row": account.training, "held-out row": account.held_out}
-            rows = [(kind, *_cells(spent)) for kind, spent in kinds.items()]
+            rows = [row for kind, spent in kinds.items() for row in _rows(kind, spent)]
             groups.append((Text(one.label, colour=colour(n), about=about), rows))
     head = ("Run", "Releases", "ε at one party", "ε over all parties")
-    return Section("Noise", [_ABOUT, Table("Noise", head, groups=groups)])
+    shared = any(one.first.account and one.first.account.shared for one in series)
+    return Section("Noise", [_ABOUT, *([_ABOUT_SHARED] if shared else []), Table("Noise", head, groups=groups)])
 
 
-def _cells(spent: Spent) -> tuple[str, ...]:
+def _rows(kind: str, spent: Spent) -> list[tuple[str, ...]]:
+    """Epsilon of a kind of row; with noise that is shared also against others than any one party."""
     if not spent.releases:
-        return "0", NOTHING, NOTHING
-    return f"{spent.releases:,}", amount(spent.one_party), amount(spent.all_parties)
+        return [(kind, "0", NOTHING, NOTHING)]
+    releases = f"{spent.releases:,}"
+    rows: list[tuple[str, ...]] = [(kind, releases, amount(spent.one_party), amount(spent.all_parties))]
+    if spent.against_server is not None and spent.against_others is not None:
+        rows.append((f"{kind}, against the server alone", releases, amount(spent.against_server), NOTHING))
+        rows.append((f"{kind}, against all others together", releases, amount(spent.against_others), NOTHING))
+    return rows

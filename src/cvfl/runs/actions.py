@@ -4,11 +4,12 @@ STATE/actions.jsonl     {"n": 4, "time": "...", "before": "9f3c...", "event": "r
 
 Who changes, removes or puts in a line breaks the chain from there on. Who removes lines at the end does not: the last
 hash, noted elsewhere, tells. A line that a crash has torn is dropped when the file is opened again, and a line says so.
-Nothing here is of columns, ids or labels: names of roles, kinds of messages, numbers of bytes.
+Nothing here is of columns, ids or labels: names of roles and runs, kinds of messages, numbers of rows and bytes.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -35,7 +36,7 @@ class Head:
 
 
 class ActionLog:
-    """A log that one process adds lines to: the one that holds the lock of the role's state."""
+    """A log that one process at a time adds lines to: it holds a lock on the file."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
@@ -44,19 +45,34 @@ class ActionLog:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.close = weakref.finalize(self, os.close, self._file)
         """Add nothing more."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.close()
+            raise ConfigError(f"{folder} is in use by another process; every role needs a --state of its own") from None
+        self._take_up()
+
+    def _take_up(self) -> None:
+        """Go on with the log as it is."""
         self.head, torn = _taken_up(self.path, self._file)
+        self._midway = False
         if torn:
             self.append("torn", bytes=torn)
 
     def append(self, event: str, **values: Any) -> None:
         """Add a line."""
+        assert self.close.alive  # or it would be written into whatever file has the number now
+        if self._midway:  # Ctrl-C came in the middle of one
+            self._take_up()
         line = {"n": self.head.lines, "time": _now(), "before": self.head.sha256, "event": event} | values
         text = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        self._midway = True
         with writing(self.path):
             left = memoryview(text)
             while left:
                 left = left[os.write(self._file, left) :]
         self.head = Head(self.head.lines + 1, hashlib.sha256(text).hexdigest())
+        self._midway = False
 
 
 def read_actions(path: Path) -> Iterator[dict[str, Any]]:

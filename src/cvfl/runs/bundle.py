@@ -40,6 +40,9 @@ from cvfl.runs.journal import write_whole
 from cvfl.types import SERVER, Section
 
 FORMAT = 1
+PRIVATE = "private"
+"""The folder, beside the bundles, of a server bundle that the holder of labels told randomised fitted to the true ones:
+with it rows are scored, and no run goes on from it."""
 MODEL, WEIGHTS, PREPARATION = ".model.json", ".safetensors", ".preparation"
 """What the names of the files end with."""
 
@@ -130,6 +133,8 @@ class ServerBundle(_Role):
     """Widths of what parties send."""
     first_layer: bool = False
     """Whether parties hold their parts of the first layer."""
+    private: bool = False
+    """Whether the party that told labels randomised has fitted it to the true ones, for itself alone."""
     stand_ins: bool = False
     """Whether the model has learned what stands for the embedding of a party that is away."""
     outputs: int

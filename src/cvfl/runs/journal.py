@@ -15,14 +15,21 @@ TAIL = 1 << 14
 
 
 class Journal:
-    """The lines of a run as they come, kept beside the checkpoints, so that a restarted server goes on with them."""
+    """The lines of a run as they come, kept beside the checkpoints, so that a restarted server goes on with them.
+
+    They are on disk alone: a run may have very many.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.lines = path, read_lines(path)
+        self.path = path
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """All of them, read anew."""
+        return read_lines(self.path)
 
     def append(self, line: dict[str, Any]) -> None:
         """Add the line of a round."""
-        self.lines.append(line)
         with with_descriptor(lambda: self.path.open("a", encoding="utf-8")) as file:
             print(json.dumps(line), file=file)
 
@@ -32,8 +39,7 @@ class Journal:
 
     def replace(self, lines: Sequence[dict[str, Any]]) -> None:
         """Have these lines instead, whole or not at all."""
-        self.lines = list(lines)
-        write_whole(self.path, "".join(json.dumps(line) + "\n" for line in self.lines))
+        write_whole(self.path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -46,7 +52,8 @@ def write_whole(path: Path, text: str) -> None:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """All whole lines; the last one may be torn."""
     lines: list[dict[str, Any]] = []
-    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    written = with_descriptor(lambda: path.read_text(encoding="utf-8")) if path.exists() else ""
+    for text in written.splitlines():
         try:
             lines.append(json.loads(text))
         except ValueError:

@@ -143,8 +143,9 @@ class LabelAccount(Record):
 
     Of `classes` one is told as it is with probability `kept`; a quantity, which has none, within its `range`. For
     training the `rows` say about as much of two classes as `effective` true labels of training rows. `released` has the
-    epsilon of every release of these labels so far, which add up, and `scores` are by the true labels: both are known
-    to the holder alone. A draw from the seed can be repeated by everybody, and is for study.
+    epsilon of every release of these labels so far, which add up. `scores` are by the true labels, `private` those of
+    the holder's own model. All three are known to the holder alone. A draw from the seed can be repeated by everybody,
+    and is for study.
     """
 
     holder: str
@@ -157,6 +158,7 @@ class LabelAccount(Record):
     released: list[Number] = []
     drawn: str
     scores: HolderScores | None = None
+    private: HolderScores | None = None
 
     @property
     def total(self) -> float:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ import psutil
 from pydantic import Field, ValidationError
 
 from cvfl.runs.journal import write_whole
+from cvfl.runs.progress import Progress
 from cvfl.runs.record import Record
 
 NAME = "status.json"
@@ -109,6 +111,8 @@ class StatusFile:
             "config": dict(config),
         }
         self._written = 0.0
+        self.over: Phase = "finished"
+        """What is told of the run when it is over."""
         self.tell("preparing")
 
     def tell(self, phase: Phase, **values: Any) -> None:
@@ -117,6 +121,11 @@ class StatusFile:
         self._values |= {"phase": phase, **values}
         if new or time.monotonic() - self._written > _PACE:
             self._write(self._path)
+
+    def round(self, progress: Progress) -> None:
+        """A round is over."""
+        told = {"rounds": progress.rounds, "round": progress.report.t0, "metric": progress.metric}
+        self.tell("training", step="", **told, **({"note": progress.note} if progress.note else {}))
 
     def look(self, names: Sequence[str], missing: Sequence[str], awaited: Mapping[str, int]) -> None:
         """Who is connected, and of whom a message is due, with how many of theirs have come."""
@@ -147,6 +156,21 @@ class StatusFile:
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, status.model_dump_json() + "\n")
+
+
+@contextmanager
+def status_kept(target: Path, config: Mapping[str, Any], journal: Path | None = None) -> Iterator[StatusFile]:
+    """Keep the status of the run that will be at `target`; `journal` is where its lines are until then."""
+    status = StatusFile(target, config, journal)
+    try:
+        yield status
+    except KeyboardInterrupt:
+        status.close("stopped")
+        raise
+    except BaseException:
+        status.close("failed")
+        raise
+    status.close(status.over)
 
 
 def _born(pid: int) -> float | None:

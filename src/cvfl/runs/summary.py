@@ -40,6 +40,7 @@ def summarise(
     kept: dict[str, Any] = {"kept": stopping.best} if over and plan.patience else {}
     left = [line for line in evaluated if not kept or line["round"] == stopping.best]
     sent = Sent.model_validate(meter.total())
+    shared = privacy.shared(recipe.compressors[0](), plan.M, plan.widths[0])
     return Summary(
         name=name,
         seed=config.seed,
@@ -56,7 +57,7 @@ def summarise(
         formula_bytes=formula_bytes(recipe, len(history)),
         compression_error=_error(history),
         largest=evaluated[-1].get("largest", {}) if evaluated else {},
-        privacy=account(privacy.clip, privacy.noise, privacy.delta, plan, len(history)),
+        privacy=account(privacy.clip, privacy.noise, privacy.delta, plan, len(history), shared),
         seconds=seconds,
         parameters=dict(parameters),
         config=config.model_dump(mode="json"),

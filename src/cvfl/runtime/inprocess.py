@@ -83,6 +83,10 @@ def rounds(
             replies = deliver(later)
             evaluated = server.evaluation if server.evaluation and server.evaluation.t0 == t0 else None
             yield RoundReport(t0, loss, time.perf_counter() - began, evaluated, measured, certified, spent)
+            if server.done:
+                for m, frames in _sent_down(meter, replies).items():
+                    _answer(meter, parties[m - 1], frames)
+                return
 
 
 def _timed(spent: Spent, work: Callable[..., T], *arguments: Any) -> T:

@@ -105,7 +105,7 @@ class Meter:
         """Bytes by party before the rounds and of all up to t0; an answer to round t0 already belongs to the next."""
         return _summed([self.before, self.rounds_through(t0)])
 
-    def rounds_through(self, t0: int) -> Counts:
+    def rounds_through(self, t0: float) -> Counts:
         """The same of the rounds alone."""
         for passed in sorted(t for t in self._rounds if t <= t0):
             self._past = _summed([self._past, self._rounds.pop(passed)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple
@@ -110,8 +111,8 @@ class ServerRounds:
 
 def between_rounds(server: ServerMachine, meter: Meter) -> dict[str, Any]:
     """The server before the round that comes next, and the bytes until then; messages of that round come again."""
-    # What was on its way for the next round when the run was found to be over was sent in vain, but sent.
-    last = server.t0 if server.done else server.t0 - 1
+    # After the end all counts: what follows it, and what was on its way for a next round, in vain.
+    last = math.inf if server.done else server.t0 - 1
     sent = {m: astuple(traffic) for m, traffic in meter.rounds_through(last).items()}
     return {"server": server.settled_state(), "bytes": sent, "sent_again": meter.sent_again}
 

@@ -4,6 +4,8 @@ The handshake and its terms are those of training, with the run whose models are
 bundles of other runs do not begin. New ids are aligned privately and none of it is kept. The scores are written by the
 party that had the label, which alone hears them beside the role that computes them. With models that do without some
 parties, the roles may agree that some take no part, which is a term, too.
+
+    FOLDER/actions.jsonl    what the role did: which run, who came and went, how many rows, what was sent
 """
 
 from __future__ import annotations
@@ -14,19 +16,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cvfl.config.modes import does_without, label_holder
+from cvfl.config.modes import does_without, scoring_party
 from cvfl.config.schema import RunConfig
 from cvfl.data.tables.sources import open_table
 from cvfl.data.tables.table import Table
 from cvfl.errors import ConfigError, DataError, suggest
-from cvfl.federation.agreement.terms import digest_of, terms_of
-from cvfl.federation.party import PartyRole
-from cvfl.federation.server import ServerRole
+from cvfl.federation.agreement.terms import digest_of, log_facts, terms_of
+from cvfl.federation.consent import Consent, Use
+from cvfl.federation.roles.party import PartyRole
+from cvfl.federation.roles.server import ServerRole
 from cvfl.federation.state import kept_secret
+from cvfl.runs.actions import ActionLog
 from cvfl.runs.bundle import PartyBundle, ServerBundle
+from cvfl.runs.witness import PredictionRecorder
 from cvfl.runtime import RoundReport
+from cvfl.runtime.observed import ObservedParty, ObservedServer
 from cvfl.scratch import Scratch
 from cvfl.serving.bundles import read_bundles, recorded_run
+from cvfl.serving.consent import prediction_consent
 from cvfl.serving.newrows import NewLabels, NewRows
 from cvfl.serving.rows import source_of
 from cvfl.types import OnStep
@@ -46,16 +53,21 @@ def check_predicts(config: RunConfig) -> None:
 
 @dataclass
 class PartyPrediction:
-    """The party role of a prediction; `role` goes to a carrier, `batches` has the scores where they may be seen."""
+    """The party role of a prediction; `end` goes to a carrier, `rows.batches` has the scores where they may be seen."""
 
     config: RunConfig
     name: str
     model: Path
+    folder: Path
+    """Where its log is."""
     stack: ExitStack
     on_step: OnStep = lambda *_: None
     without: Sequence[str] = ()
     """Parties that take no part."""
     role: PartyRole = field(init=False)
+    end: ObservedParty = field(init=False)
+    """The role, overheard."""
+    recorder: PredictionRecorder = field(init=False)
     rows: NewRows = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,10 +86,19 @@ class PartyPrediction:
         terms = prediction_terms(self.config, bundle.run, self.without)
         secret = kept_secret(folder / "row.secret")
         self.role = PartyRole(self.rows, terms, offer, folder, NEVER, row_secret=secret)
+        self.recorder = _recorder(self.folder, self.name, self.config, bundle.run, terms, self.rows)
+        self.stack.callback(self.recorder.close)
+        self.end = ObservedParty(self.role, [self.recorder])
+
+    @property
+    def consent(self) -> Consent:
+        """What the owner of this party agrees to by this prediction."""
+        terms = prediction_terms(self.config, None, self.without)
+        return prediction_consent(self.config, self.rows.bundle, self.rows.names, terms)
 
     @property
     def _scores(self) -> bool:
-        """Whether labels stay with this party."""
+        """Whether this party alone scores."""
         return self.config.privacy.scores_at(self.name)
 
     def _table(self, bundle: PartyBundle) -> Table:
@@ -95,17 +116,22 @@ class ServerPrediction:
 
     config: RunConfig
     model: Path
+    folder: Path
+    """Where its log is."""
     stack: ExitStack
     on_batch: Callable[[int, int], None] = lambda done, total: None
     without: Sequence[str] = ()
     """Parties that take no part."""
     role: ServerRole = field(init=False)
+    end: ObservedServer = field(init=False)
+    """The role, overheard."""
+    recorder: PredictionRecorder = field(init=False)
 
     def __post_init__(self) -> None:
         check_predicts(self.config)
         check_without(self.config, self.without)
         names = tuple(name for name in self.config.party if name not in self.without)
-        passes = bool(label_holder(self.config, names))
+        passes = bool(scoring_party(self.config, names))
         bundles = None if passes else read_bundles([self.model], {"server"})
         if bundles is not None and bundles.server is None:
             raise DataError(f"{self.model}: there is no server model; name the run directory with --model")
@@ -115,6 +141,9 @@ class ServerPrediction:
         rows, folder = NewLabels(self.config, names, bundles), self.stack.enter_context(Scratch()).path
         terms = prediction_terms(self.config, run, self.without)
         self.role = ServerRole(names, terms, rows, folder, NEVER, self._batch)
+        self.recorder = _recorder(self.folder, "server", self.config, run, terms, rows)
+        self.stack.callback(self.recorder.close)
+        self.end = ObservedServer(self.role, [self.recorder])
 
     @property
     def counted(self) -> dict[str, int]:
@@ -128,9 +157,22 @@ class ServerPrediction:
         self.on_batch(report.t0 + 1, self.role.rounds.server.plan.rounds)
 
 
-def prediction_terms(config: RunConfig, run: str, without: Sequence[str] = ()) -> dict[str, Any]:
-    """The terms of a prediction: those of the training, the run whose models are used, and who takes no part."""
-    return terms_of(config) | {"predict": run} | ({"without": sorted(without)} if without else {})
+def _recorder(
+    folder: Path, own: str, config: RunConfig, run: str, terms: dict[str, Any], rows: NewRows | NewLabels
+) -> PredictionRecorder:
+    """The log of a role, which says that it starts."""
+    log = ActionLog(folder)
+    log.append("started", role=own, use=str(Use.PREDICTION), run=run, **log_facts(config, digest_of(terms)))
+    return PredictionRecorder(log, own, rows.names, run, lambda: (rows.sizes() or [0])[-1])
+
+
+def prediction_terms(config: RunConfig, run: str | None, without: Sequence[str] = ()) -> dict[str, Any]:
+    """The terms of a prediction: those of the training, the run whose models are used, and who takes no part.
+
+    What an owner approves is of whichever run.
+    """
+    named = {"predict": run} if run else {}
+    return terms_of(config) | named | ({"without": sorted(without)} if without else {})
 
 
 def check_without(config: RunConfig, without: Sequence[str], own: str = "") -> None:

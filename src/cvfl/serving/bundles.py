@@ -10,7 +10,7 @@ from pathlib import Path
 from cvfl.config.schema import RunConfig
 from cvfl.errors import DataError
 from cvfl.federation.start import Start
-from cvfl.runs.bundle import MODEL, Bundle, PartyBundle, ServerBundle, read_bundle
+from cvfl.runs.bundle import MODEL, PRIVATE, Bundle, PartyBundle, ServerBundle, read_bundle
 from cvfl.runs.directory import PARAMETERS
 from cvfl.serving.earlier import earlier_bundles
 
@@ -46,12 +46,18 @@ class Bundles:
         return ", ".join(dict.fromkeys(str(folder) for folder in self.folders.values()))
 
 
-def read_bundles(places: Sequence[Path], roles: Collection[str] | None = None) -> Bundles:
-    """The bundles in these run directories or folders of models, which must be of one run; of some `roles`, or all."""
+def read_bundles(places: Sequence[Path], roles: Collection[str] | None = None, private: bool = True) -> Bundles:
+    """The bundles in these run directories or folders of models, which must be of one run; of some `roles`, or all.
+
+    A holder's `private` model takes the place of the server's, where there is one and rows are to be scored.
+    """
     found: dict[str, tuple[Path, Bundle]] = {}
     for place in places:
         folder, bundles = _in_folder(place)
         found |= {bundle.role: (folder, bundle) for bundle in bundles if roles is None or bundle.role in roles}
+        own = folder / PRIVATE / f"server{MODEL}"
+        if private and own.exists() and (roles is None or "server" in roles):
+            found["server"] = (own.parent, read_bundle(own))
     if not found:
         named = " or ".join(roles or ())
         raise DataError(f"{', '.join(map(str, places))}: there is no model of {named}; name its folder")
@@ -65,7 +71,7 @@ def read_bundles(places: Sequence[Path], roles: Collection[str] | None = None) -
 
 def start_from(run: Path) -> Start:
     """The models of a run, for another one to start from."""
-    bundles = read_bundles([run])
+    bundles = read_bundles([run], private=False)
     return Start.of(run, bundles.everyone(), bundles.folders)
 
 
@@ -73,18 +79,20 @@ def server_start(run: Path, config: RunConfig) -> Start:
     """The same where roles are apart, for the server: its model, or which run it was if labels stay with a party."""
     if config.privacy.relayed:
         return Start(str(run), *recorded_run(run), None, {}, {})
-    bundles = read_bundles([run], {"server"})
+    bundles = read_bundles([run], {"server"}, private=False)
     assert bundles.server is not None
     return Start(str(run), bundles.server.run, bundles.server.names, bundles.server, {}, bundles.folders)
 
 
 def party_start(folder: Path, name: str, config: RunConfig) -> Start:
     """For a party: its own model, and that of the server if labels stay with it."""
-    bundles = read_bundles([folder], {name, "server"} if config.privacy.scores_at(name) else {name})
+    privacy = config.privacy
+    holds = privacy.relayed and privacy.labels == name
+    bundles = read_bundles([folder], {name, "server"} if holds else {name}, private=False)
     own = bundles.parties.get(name)
     if own is None:
         raise DataError(f"{folder}: there is no model of {name}; name its folder")
-    if config.privacy.scores_at(name) and bundles.server is None:
+    if holds and bundles.server is None:
         raise DataError(
             f"{folder}: the server model is missing, which the party with the labels goes on with; bring the files "
             "server.* of the role that scored"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cvfl.compress import Identity, Masked, Scalar, build
 from cvfl.errors import RemoteProtocolError
-from cvfl.federation.build import AWAY
+from cvfl.federation.agreement.facts import AWAY
 from cvfl.protocol import Codec, Loss, Plan, StepSize
 from cvfl.protocol.aggregate import Aggregate
 from cvfl.protocol.coding.codec import Samples

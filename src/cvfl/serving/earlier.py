@@ -11,8 +11,9 @@ from cvfl.config.files import parse_config
 from cvfl.config.schema import RunConfig
 from cvfl.data.tables.prepare import Preparation
 from cvfl.errors import DataError
-from cvfl.federation.build import Facts, make_recipe, party_maker
-from cvfl.federation.bundles import BundleMaker, run_name
+from cvfl.federation.agreement.facts import Facts
+from cvfl.federation.builder.recipe import make_recipe, party_maker
+from cvfl.federation.results.bundles import BundleMaker, run_name
 from cvfl.protocol import Loss, Units
 from cvfl.protocol.learning.decision import HALF, Decided
 from cvfl.runs.bundle import PREPARATION, Bundle

@@ -16,17 +16,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cvfl.config.modes import does_without, label_holder
+from cvfl.config.modes import does_without, scoring_party
 from cvfl.config.schema import RunConfig
 from cvfl.data.tables.ids import BETWEEN
 from cvfl.data.tables.table import Table
 from cvfl.errors import DataError, RemoteProtocolError
+from cvfl.federation.agreement.facts import Facts, facts_of, read_facts
 from cvfl.federation.agreement.labels import TableLabels, labelled
 from cvfl.federation.agreement.targets import Held, read_present
-from cvfl.federation.agreement.terms import facts_of, read_facts
-from cvfl.federation.build import Facts
-from cvfl.federation.load import in_order, numbered_in_order
-from cvfl.federation.rows import PartyRows
+from cvfl.federation.rows.load import in_order, numbered_in_order
+from cvfl.federation.rows.party import PartyRows
 from cvfl.privacy.keys import PairSecrets
 from cvfl.privacy.wanted import Matches, Wanted
 from cvfl.protocol import PartyMachine, ServerMachine
@@ -79,6 +78,7 @@ class NewRows(PartyRows):
         self.scores: dict[int, Tensor] = {}
         """By batch, at the party that had the label."""
         self._folder, self._ids = bundles.folders[name], dict[str, int]()
+        self._of_server = bundles.folders.get("server", self._folder)
         self._places: NDArray[np.int64] | None = None
         """Of each row its place in the table, or NOT_HELD; before that is known, of those that are held."""
         self._held: dict[int, Tensor] = {}
@@ -161,13 +161,13 @@ class NewRows(PartyRows):
         folder: Path | None = None,
     ) -> PartyMachine:
         """The party for these facts: it sends its rows, and the one that had the label hears or computes scores."""
-        h, holder = self._embedded(), label_holder(self.config, self.names)
+        h, holder = self._embedded(), scoring_party(self.config, self.names)
         course, self._facts = _course(self.config, facts, self._held), facts
         if holder and self.m == holder:
             if self.server is None:
                 raise DataError(f"{self._folder}: the server model is missing, which the label holder scores with")
             _check_widths(facts, self.server)
-            scorer = Scorer(course, self.server, server_module(self.server, self._folder))
+            scorer = Scorer(course, self.server, server_module(self.server, self._of_server))
             return HoldingParty(scorer, self.m, h, secrets, self.scores)
         if holder:
             return SealingParty(course, self.m, h, secrets, holder)
@@ -225,6 +225,7 @@ class NewLabels(TableLabels):
             self.how = "as-is"
         self.partly = self.how == "align" and does_without(config)
         self._held: dict[int, Tensor] = {}
+        self._holder = scoring_party(config, names)
         self.bundle = bundles.server if bundles else None
         self._folder = bundles.folders["server"] if bundles and bundles.server else None
 

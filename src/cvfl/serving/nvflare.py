@@ -29,6 +29,7 @@ from cvfl.federation.nvflare import (
     JobRoles,
     PartyJob,
     ServerJob,
+    check_owner,
     clean_folder,
     identity_of,
     job_settings,
@@ -141,11 +142,10 @@ class ServerPredictionJob:
     own: OwnPrediction
 
     def __post_init__(self) -> None:
-        clean_folder(self.place, self.name)
-        self._stack = ExitStack()
-        self._prediction = ServerPrediction(self.config, self.own.model, self._stack)
+        state, self._stack = clean_folder(self.place, self.name) / "state", ExitStack()
+        self._prediction = ServerPrediction(self.config, self.own.model, state, self._stack)
         network = self.config.network
-        self.role, self.limits = self._prediction.role, (network.wait_limit, network.round_limit)
+        self.role, self.limits = self._prediction.end, (network.wait_limit, network.round_limit)
 
     def finish(self) -> None:
         """Write what it took among the job's results; scores are not here."""
@@ -154,6 +154,7 @@ class ServerPredictionJob:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / PREDICTION_FILE).write_text(json.dumps(counted, indent=2) + "\n", encoding="utf-8")
         _log.info("%d rows are predicted", counted["rows"])
+        self._prediction.recorder.ended()
         self._stack.close()
 
 
@@ -167,11 +168,11 @@ class PartyPredictionJob:
     own: OwnPrediction
 
     def __post_init__(self) -> None:
-        clean_folder(self.place, self.name)
-        self._stack = ExitStack()
-        self._prediction = PartyPrediction(self.config, self.place.site, self.own.model, self._stack)
-        self.role = self._prediction.role
-        self.role.identity = identity_of(self.place)
+        state, self._stack = clean_folder(self.place, self.name) / "state", ExitStack()
+        self._prediction = PartyPrediction(self.config, self.place.site, self.own.model, state, self._stack)
+        self._prediction.role.identity = identity_of(self.place)
+        check_owner(self.place, self.config, self._prediction.consent, self._prediction.recorder.log)
+        self.role = self._prediction.end
         if self._prediction.rows.label:
             check_form(self._scores())
 
@@ -188,6 +189,7 @@ class PartyPredictionJob:
         """Write the scores, if they are for this site."""
         if self._prediction.rows.label:
             write_scores(self._prediction.rows.batches(), self._scores())
+        self._prediction.recorder.ended()
 
     def close(self) -> None:
         """Close the table."""

@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 import torch
 
 from cvfl.config.schema import RunConfig
-from cvfl.federation.load import Loaded, load_data
+from cvfl.federation.rows.load import Loaded, load_data
 from cvfl.federation.train import train
 from cvfl.runs.directory import differing, is_under_way
 from cvfl.runs.progress import Progress

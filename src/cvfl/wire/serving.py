@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from cvfl.errors import DecodeError
 from cvfl.types import SERVER
 from cvfl.wire.bits import packed_size
-from cvfl.wire.frame import Bytes
+from cvfl.wire.frame import Bytes, head_of, unseal
 from cvfl.wire.packet import Reader
 from cvfl.wire.varint import varint
 
@@ -115,6 +115,15 @@ def bits_of(known: Bits) -> bytes:
 def read_bits(data: Bytes, count: int) -> Bits:
     """The same back."""
     return np.unpackbits(np.frombuffer(data, dtype=np.uint8), count=count, bitorder="little").astype(bool)
+
+
+def asked_in(frame: Bytes) -> tuple[str, int] | None:
+    """Of a whole frame that asks for rows: by the models of which run, and for how many."""
+    kind, sender, t0, start = head_of(frame)
+    if kind != SERVING or frame[start : start + 1] != bytes([_ASK]):
+        return None
+    ask = serving_of(sender, t0, unseal(frame).body)
+    return (ask.run, len(ask.pseudonyms) // PSEUDONYM) if isinstance(ask, Ask) else None
 
 
 def serving_parts(message: Serving) -> tuple[int, int, list[Bytes]]:

@@ -7,7 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,18 +17,20 @@ import pyarrow as pa
 from conformance.network import free_port
 from cvfl.config.schema import RunConfig
 from cvfl.federation.train import train
+from cvfl.runs.bundle import PRIVATE
 from cvfl.runs.directory import PARAMETERS
 from cvfl.runtime.carrier import Turn
 from cvfl.runtime.grpc.certificates import make_certificates
 from cvfl.runtime.grpc.channel import Identity
 from cvfl.runtime.grpc.server import FederationServer
+from cvfl.runtime.observed import ObservedServer
 from cvfl.scratch import Scratch
 from cvfl.serving.bundles import read_bundles
 from cvfl.serving.online.app import Door, make_app
 from cvfl.serving.online.desk import Desk
 from cvfl.serving.online.door import Keys, Limits
 from cvfl.serving.online.listen import listener
-from cvfl.serving.online.roles import server_role
+from cvfl.serving.online.roles import server_role, serving_recorder
 from cvfl.serving.online.service import serve_party
 from cvfl.serving.online.stock import PartyStock, ServerStock, Watch
 from cvfl.serving.predict import Predictor
@@ -92,7 +94,7 @@ class Serving:
             self.bring(role, given.run)
         self.events: list[tuple[str, str]] = []
         self.frames: list[bytes] = []
-        self.server = None if self.config.privacy.relayed else ServerStock(self.config, self.models["server"])
+        self.server = None if self.config.privacy.scores_apart else ServerStock(self.config, self.models["server"])
         self.stocks = {
             name: PartyStock(self.config, name, self.models[name], memory, 600.0) for name in self.config.party
         }
@@ -115,6 +117,8 @@ class Serving:
             files = sorted((run / PARAMETERS).glob(f"{name}.*"), key=lambda path: path.name.endswith(".model.json"))
             for path in files:
                 shutil.copy(path, self.models[role])
+        if len(wanted) > 1 and (run / PARAMETERS / PRIVATE).exists():
+            shutil.copytree(run / PARAMETERS / PRIVATE, self.models[role] / PRIVATE, dirs_exist_ok=True)
 
     def identity(self, role: str) -> Identity:
         return Identity.load(self.folder / "certs", role)
@@ -135,8 +139,10 @@ class Serving:
 
         role.receive, role.join = receive, joined  # type: ignore[method-assign]
         self.role = role
+        run = self.server.kept.newest.bundle.run if self.server else None
+        self.recorder = serving_recorder(self.folder / "state" / "server", "server", self.config, run)
         self.carrier = FederationServer(
-            role,
+            ObservedServer(role, [self.recorder]),
             self.config.network.address,
             self.identity("server"),
             wait_limit=float("inf"),
@@ -151,24 +157,29 @@ class Serving:
         self.role.told, self.role.done = set(range(1, 1 + len(self.role.names))), True
         self.carrier._server.stop(grace=0).wait()
         self.threads["server"].join()
+        self.recorder.close()
 
     def start_party(self, name: str) -> None:
         self.over[name].clear()
         desk = self.desk if name == "bank" else None
-        state = self.folder / "state" / name
-        self._thread(
-            name,
-            lambda: serve_party(
-                self.stocks[name],
-                state,
-                self.identity(name),
-                lambda event, **values: self.events.append((name, f"{event} {values}")),
-                self.turns[name],
-                desk,
-                self.over[name],
-                0.1,
-            ),
-        )
+        state, stock = self.folder / "state" / name, self.stocks[name]
+        recorder = serving_recorder(state, name, self.config, stock.bundle.run)
+
+        def serve() -> None:
+            with closing(recorder):
+                serve_party(
+                    stock,
+                    state,
+                    recorder,
+                    self.identity(name),
+                    lambda event, **values: self.events.append((name, f"{event} {values}")),
+                    self.turns[name],
+                    desk,
+                    self.over[name],
+                    0.1,
+                )
+
+        self._thread(name, serve)
 
     def stop_party(self, name: str) -> None:
         """Its connection ends, as when its process does."""

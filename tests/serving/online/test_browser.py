@@ -15,7 +15,10 @@ FLAGS = """
     --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
     --disable-component-update --disable-sync --hide-scrollbars --enable-logging=stderr --virtual-time-budget=3000
 """
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian: apt-get install chromium)")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian: apt-get install chromium)"),
+    pytest.mark.usefixtures("no_pages"),
+]
 
 
 def test_the_page_needs_no_network(tmp_path):

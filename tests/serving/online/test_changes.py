@@ -22,6 +22,8 @@ from cvfl.wire import Answer, Ask, Found, Runs, encode
 from serving import tables
 from serving.online.doors import MEMORY, Serving, scores, trained
 
+pytestmark = pytest.mark.usefixtures("no_pages")
+
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory):
@@ -237,7 +239,7 @@ def serving_of_lies(given, tmp_path_factory):
 )
 def test_a_server_that_lies_is_refused_by_the_door(lie, given, serving_of_lies):
     serving = serving_of_lies
-    role, door = serving.desk.role, serving.desk._door
+    role, door = serving.desk.end.role, serving.desk._door
     with serving.turns["bank"].taken():
         number, _ = door.ask(bytes(16))
         with pytest.raises(RemoteProtocolError, match=r"^bank: from the server"):
@@ -288,7 +290,7 @@ def test_who_was_told_other_terms_disturbs_nobody(given, tmp_path):
     other = server_role(tables.config(given.paths, seed=9), None, tmp_path / "other")
     assert role.terms != other.terms
     with Serving(tmp_path / "serving", given) as serving:
-        hello = serving.desk.role.hello()
+        hello = serving.desk.end.role.hello()
         assert serving.role.terms["serve"] is True
         serving.role.terms = {**serving.role.terms, "serve": None}
         with pytest.raises(RemoteProtocolError, match="serve differs") as raised:

@@ -9,6 +9,7 @@ import signal
 import ssl
 import threading
 import time
+import tomllib
 from collections import Counter
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
@@ -18,9 +19,12 @@ import pytest
 
 from conformance.network import free_port
 from conformance.processes import Processes
+from cvfl.federation.consent import FILE
+from cvfl.runs.actions import NAME, read_actions, verified
 from cvfl.runtime.grpc.certificates import make_certificates
 from serving.online.doors import Trained, trained
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 ROLES = ("bank", "server", "shop")
 CODES = {"party_away", "server_away", "starting", "timeout", "no_common_model", "stopping"}
 
@@ -31,6 +35,7 @@ class Serving(Processes):
     def __init__(self, folder: Path, given: Trained, *more: str) -> None:
         super().__init__(given.config, folder)
         self.run, self.http, self.more = given.run, free_port(), more
+        self.more_of: dict[str, list[str]] = {}
         self.context: ssl.SSLContext | None = None
 
     def __enter__(self) -> Serving:
@@ -40,7 +45,7 @@ class Serving(Processes):
         return ["serve", "--name", "bank"] if role == "bank" else super().command(role)
 
     def options(self, role: str) -> list[str]:
-        shared = ["--model", str(self.run)]
+        shared = ["--model", str(self.run), *self.more_of.get(role, [])]
         if role == "bank":
             return ["--http", f"127.0.0.1:{self.http}", "--state", str(self.folder / "kept"), *shared, *self.more]
         return ["--serve", *shared]
@@ -74,8 +79,46 @@ def given(tmp_path_factory):
     return trained(tmp_path_factory.mktemp("given"))
 
 
+@pytest.mark.slow
 def test_roles_are_killed_and_every_answer_is_right_or_says_what_is_wrong(given, tmp_path):
     chaos(given, tmp_path, seconds=6.0)
+
+
+@pytest.mark.slow
+def test_consent_to_answers_online_and_a_log_of_them(given, tmp_path):
+    """Who needs consent and has none does not begin; a role that is stopped writes down what it did until then."""
+    with Serving(tmp_path, given) as serving:
+        serving.more_of = {role: ["--set", "consent.required=true"] for role in ("bank", "shop")}
+        for role in ("bank", "shop"):
+            serving.start(role)
+            assert serving.children[role].wait(60) == 2
+            line = f"error: {role}: nobody has approved the terms of answers online, which consent.required asks for"
+            assert serving.errors(role).startswith(line)
+        serving.more_of = {role: [*more, "--approve"] for role, more in serving.more_of.items()}
+        serving.start("server")
+        for role in ("bank", "shop"):
+            serving.start(role, answer=b"y\n")
+        serving.until_ready()
+        names = [*given.expected][:3]
+        for _ in range(20):
+            assert serving.call("POST", "/predict", {"ids": names})[0] == 200
+        for role in ROLES:
+            serving.children[role].terminate()
+            serving.children[role].wait(60)
+    state = tmp_path / "state" / "fed"
+    for role, place in (
+        ("server", state / "serve-server"),
+        ("shop", state / "serve-shop"),
+        ("bank", tmp_path / "kept"),
+    ):
+        verified(place / NAME)
+        lines = list(read_actions(place / NAME))
+        assert sum(sum(line["rows"].values()) for line in lines if line["event"] == "served") == 60
+        assert lines[-1]["event"] == "ended"
+        assert len(lines) < 20
+        events = [line["event"] for line in lines]
+        assert role == "server" or events[:4] == ["started", "ended", "started", "approved"]
+    assert tomllib.loads((tmp_path / FILE).read_text())["serve"].keys() == {"bank", "shop"}
 
 
 @pytest.mark.slow

@@ -13,6 +13,8 @@ from cvfl.serving.online.door import Limits
 from cvfl.wire import Owing, decode, encode
 from serving.online.doors import Answer, Serving, Trained, trained
 
+pytestmark = pytest.mark.usefixtures("no_pages")
+
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory):

@@ -13,6 +13,7 @@ from cvfl.serving.online.door import Keys, Limits, check_open
 from cvfl.wire.frame import kind_of
 from serving.online.doors import Serving, trained
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 KEY = "a-key-of-enough-signs"
 SECURE = {"aggregation": "secure"}
 
@@ -66,9 +67,10 @@ def test_other_labels(kind, tmp_path):
         ({"privacy": {"labels": "bank"}}, 0.0),
         ({"privacy": SECURE, "compressor": "auto", "server_model": {"name": "sum"}}, 1e-3),
         ({"privacy": SECURE | {"labels": "bank"}, "compressor": "auto", "server_model": {"name": "sum"}}, 1e-3),
+        ({"privacy": {"labels": "bank", "label_epsilon": 3.0, "private_model": True}}, 0.0),
         ({"compressor": "auto", "server_compressor": "auto"}, 0.02),
     ],
-    ids=["private labels", "secure", "both", "auto"],
+    ids=["private labels", "secure", "both", "private model", "auto"],
 )
 def test_every_mode_serves(changes, tolerance, tmp_path):
     given = trained(tmp_path, **changes)

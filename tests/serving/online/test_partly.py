@@ -13,6 +13,7 @@ from cvfl.serving.online.roles import party_role
 from cvfl.wire.control import Recall, Settle, encode_control
 from serving.online.doors import Serving, scores, trained
 
+pytestmark = pytest.mark.usefixtures("no_pages")
 AUTO = {"compressor": "auto", "server_compressor": "auto", "evaluation_compressor": "identity"}
 MODES = {
     "algorithm 1": AUTO,
@@ -20,9 +21,18 @@ MODES = {
 }
 
 
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A run of every mode."""
+    return {
+        mode: trained(tmp_path_factory.mktemp("run"), absence={"rate": 0.3}, **changes)
+        for mode, changes in MODES.items()
+    }
+
+
 @pytest.mark.parametrize("mode", MODES)
-def test_who_is_known_to_some_has_the_score_of_one_process_and_it_is_said_by_whom(mode, tmp_path):
-    given = trained(tmp_path, absence={"rate": 0.3}, **MODES[mode])
+def test_who_is_known_to_some_has_the_score_of_one_process_and_it_is_said_by_whom(mode, models, tmp_path):
+    given = models[mode]
     some = [*list(given.expected)[:5], "p1000", "p1069", "nobody"]
     assert given.expected["p1000"]["parties"] == "shop"
     assert given.expected["p1069"]["parties"] == "bank"
@@ -46,16 +56,16 @@ def test_who_is_known_to_some_has_the_score_of_one_process_and_it_is_said_by_who
     assert outputs[0]["data"][:-1] == [given.expected[name]["score"] for name in some[:-1]]
 
 
-def test_ids_that_are_all_known_to_one_party_alone_have_scores(tmp_path):
-    given = trained(tmp_path, absence={"rate": 0.3}, **AUTO)
+def test_ids_that_are_all_known_to_one_party_alone_have_scores(models, tmp_path):
+    given = models["algorithm 1"]
     with Serving(tmp_path, given) as serving:
         (row,) = serving.predict("p1000").body["scores"]
     assert (row["score"], row["parties"]) == (given.expected["p1000"]["score"], ["shop"])
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_while_a_party_is_away_scores_go_on_without_it_and_no_request_is_lost(mode, tmp_path):
-    given = trained(tmp_path, absence={"rate": 0.3}, **MODES[mode])
+def test_while_a_party_is_away_scores_go_on_without_it_and_no_request_is_lost(mode, models, tmp_path):
+    given = models[mode]
     without = scores(given.run, {"bank": given.paths["bank"]})
     name, answers, over = "p1010", [], threading.Event()
 
@@ -94,8 +104,8 @@ def test_while_a_party_is_away_scores_go_on_without_it_and_no_request_is_lost(mo
     assert seen == {"bank", "bank, shop"}
 
 
-def test_a_federation_that_starts_without_a_party_serves(tmp_path):
-    given = trained(tmp_path, absence={"rate": 0.3}, **AUTO)
+def test_a_federation_that_starts_without_a_party_serves(models, tmp_path):
+    given = models["algorithm 1"]
     without = scores(given.run, {"bank": given.paths["bank"]})
     serving = Serving(tmp_path, given)
     serving.absent = {"shop"}
@@ -107,8 +117,8 @@ def test_a_federation_that_starts_without_a_party_serves(tmp_path):
         assert serving.predict("p1010").body["scores"][0]["score"] == given.expected["p1010"]["score"]
 
 
-def test_a_request_waits_while_roles_agree_on_a_session(tmp_path):
-    given = trained(tmp_path, absence={"rate": 0.3}, **AUTO)
+def test_a_request_waits_while_roles_agree_on_a_session(models, tmp_path):
+    given = models["algorithm 1"]
     with Serving(tmp_path, given) as serving:
         serving.desk.left(())
         assert serving.desk.trouble.code == "starting"
@@ -131,8 +141,8 @@ def test_a_request_waits_while_roles_agree_on_a_session(tmp_path):
         (0.3, [1, 3], "a session of parties that cannot be"),
     ],
 )
-def test_a_party_refuses_a_session_that_it_did_not_agree_to(rate, here, said, tmp_path):
-    given = trained(tmp_path, absence={"rate": rate}, **AUTO)
+def test_a_party_refuses_a_session_that_it_did_not_agree_to(rate, here, said, models, tmp_path):
+    given = models["algorithm 1"] if rate else trained(tmp_path, **AUTO)
     serving = Serving(tmp_path, given)
     role = party_role(serving.stocks["bank"], tmp_path / "scratch", tmp_path / "state", None)
     list(role.receive(encode_control(Recall(session=1), 0)))

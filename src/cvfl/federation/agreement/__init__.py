@@ -1,1 +1,1 @@
-"""What roles agree on before the first round: the handshake, its terms, who may take part, rows and labels."""
+"""What roles agree on before the first round: the handshake, its terms and size, who may take part, rows and labels."""

@@ -16,10 +16,11 @@ from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
 from cvfl.data.tables.split import Part
 from cvfl.errors import LocalProtocolError, RemoteProtocolError, plain
+from cvfl.federation.agreement.around import around
+from cvfl.federation.agreement.facts import facts_of, read_facts
 from cvfl.federation.agreement.targets import in_parts, read_present, read_targets
-from cvfl.federation.agreement.terms import elsewhere, facts_of, read_facts
-from cvfl.federation.around import around
-from cvfl.federation.build import labels_of, make_recipe, server_machine
+from cvfl.federation.builder.machines import labels_of, server_machine
+from cvfl.federation.builder.recipe import elsewhere, make_recipe
 from cvfl.federation.start import Start
 from cvfl.protocol import Labels, Loss, Presence, ServerMachine
 from cvfl.runtime.carrier import TermsError

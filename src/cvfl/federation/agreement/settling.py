@@ -5,8 +5,7 @@
     the label holder ──Targets──▶ the others         what each shared row is for, and which the receiver holds
 
 The giver is the first party, or the one with the door where rows are served. Rows of a data set by name are in their
-order already. Messages go in and come out; what may come when is the affair of
-handshake.py.
+order already. Messages go in and come out; what may come when is the affair of handshake.py.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from dataclasses import replace
 
 from cvfl.config.modes import label_holder
 from cvfl.errors import RemoteProtocolError
-from cvfl.federation.keeping import PartyKeeper
-from cvfl.federation.rows import PartyRows
+from cvfl.federation.rows.keeping import PartyKeeper
+from cvfl.federation.rows.party import PartyRows
 from cvfl.privacy import AlignmentParty
 from cvfl.privacy.keys import PairSecrets
 from cvfl.privacy.sealing import Sealing

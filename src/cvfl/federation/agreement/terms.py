@@ -1,4 +1,4 @@
-"""What roles must have alike or know of each other before the first round: terms, offers, facts."""
+"""What roles must have alike before the first round, and what a party tells: its offer, at the end its figures."""
 
 from __future__ import annotations
 
@@ -7,27 +7,19 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
-from torch import nn
-
-from cvfl.compress import build
 from cvfl.config.modes import check_step_size
 from cvfl.config.schema import RunConfig
 from cvfl.config.sections import AbsenceConfig
 from cvfl.config.terms import NOT_TERMS, NOT_TERMS_OF_DATA
-from cvfl.errors import CvflError, LocalProtocolError, RemoteProtocolError
-from cvfl.federation.build import AWAY, Facts
 from cvfl.federation.start import Start
-from cvfl.protocol import Certificate, Decision, Loss
+from cvfl.protocol import Certificate, Decision
+from cvfl.runs.directory import versions
 from cvfl.wire.control import MAX_CLASS, MOST_CERTIFICATES, MOST_CLASSES, Offer
 
 Line = TypeVar("Line")
-_FACTS = TypeAdapter(Facts)
 FROM = "from"
 """The term that names the run from which all roles start."""
 MOST_ERRORS = 10_000
-LARGEST_MODEL = 1 << 28
-"""Weights between embeddings and outputs."""
 
 
 def terms_of(config: RunConfig) -> dict[str, Any]:
@@ -47,6 +39,9 @@ def terms_of(config: RunConfig) -> dict[str, Any]:
     for key in ("label_epsilon", "label_range", "reconstruction_penalty"):
         if values["privacy"][key] is None:  # likewise
             del values["privacy"][key]
+    for key in ("private_model", "noise_shared"):
+        if not values["privacy"][key]:  # likewise
+            del values["privacy"][key]
     for key in ("label_holder", "split_groups"):
         if values["data"][key] is None:  # likewise
             del values["data"][key]
@@ -65,6 +60,12 @@ def digest_of(terms: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(terms, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def log_facts(config: RunConfig, digest: str) -> dict[str, str]:
+    """What a role's log says when it starts: the version, a hash of its terms, and that of a signed file of them."""
+    signed = {"signed": config.terms_sha256} if config.terms_sha256 else {}
+    return {"cvfl": versions()["cvfl"], "terms": digest} | signed
+
+
 def offer_of(config: RunConfig, name: str, classes: Sequence[str] = (), start: Start | None = None) -> Offer:
     """What a party tells of itself; of labels that leave it what classes are called, if its file says so."""
     section = config.party.get(name)
@@ -78,46 +79,6 @@ def offer_of(config: RunConfig, name: str, classes: Sequence[str] = (), start: S
         classes=[one[:MAX_CLASS] for one in classes] if told else [],
         new=start is not None and name not in start.parties,
     )
-
-
-def facts_of(
-    names: Sequence[str], offers: Mapping[int, Offer], sizes: Sequence[int], loss: Loss, outputs: int
-) -> dict[str, Any]:
-    """What the parties must know of each other, from the offers of those who are here; a bad one is refused by name."""
-    for m, offer in offers.items():
-        try:
-            build(offer.compressor)
-        except CvflError as error:
-            raise RemoteProtocolError(f"{names[m - 1]}: {error}") from None
-    everyone = range(1, len(names) + 1)
-    widths = [offers[m].width if m in offers else AWAY for m in everyone]
-    _check_size(widths, outputs)
-    return {
-        "names": list(names),
-        "widths": widths,
-        "compressors": [offers[m].compressor if m in offers else "" for m in everyone],
-        "rows": list(sizes),
-        "loss": str(loss),
-        "outputs": outputs,
-    }
-
-
-def read_facts(facts: dict[str, Any]) -> Facts:
-    """Facts as they came over the wire, checked."""
-    try:
-        found = _FACTS.validate_python(facts)
-    except ValidationError as error:
-        raise RemoteProtocolError(f"facts of the run that are malformed: {error.errors()[0]['msg']}") from None
-    if not len(found.names) == len(found.widths) == len(found.compressors):
-        raise RemoteProtocolError("facts of the run that are malformed: not one width and compressor a party")
-    _check_size(found.widths, found.outputs)
-    return found
-
-
-def _check_size(widths: Sequence[int], outputs: int) -> None:
-    """Refuse a server model that no machine has room for, before it is made."""
-    if sum(widths) * outputs > LARGEST_MODEL:
-        raise RemoteProtocolError(f"embeddings of {max(widths)} numbers for {outputs} outputs are too many")
 
 
 def told_errors(errors: Mapping[int, tuple[float, float, float]]) -> list[tuple[int, float, float, float]]:
@@ -135,8 +96,3 @@ def _thinned(lines: list[Line], most: int) -> list[Line]:
     """At most so many of the lines, evenly spaced, and the last one always."""
     every = max(1, -(-len(lines) // most))
     return lines[::-1][::every][::-1]
-
-
-def elsewhere() -> nn.Module:
-    """Stands for the model of a role that is on another machine."""
-    raise LocalProtocolError("the model of another role is not here")

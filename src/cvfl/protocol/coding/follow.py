@@ -100,7 +100,7 @@ def lesson(outputs: Outputs, h: Tensor, labels: Tensor, loss: Objective, u: Tens
     )
     spread = 0.5 * float((z - z.mean(0)).detach().double().square().sum(1).mean())
     learned = loss.learned(out)
-    # By randomised labels the loss of a batch is an estimate that may be next to nothing, or less, by chance.
+    # The loss by randomised labels says little of that by true ones, and with weights may be below zero by chance.
     stake = float(value.detach()) if loss.noise is None else learned
     return Lesson(gradient, stake, _drawn(out, leaf, loss, u), learned, plain, spread)
 

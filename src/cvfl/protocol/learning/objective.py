@@ -20,7 +20,8 @@ ClassWeight = Literal["balanced"] | tuple[Annotated[float, Field(gt=0, lt=1e6)],
 class Objective:
     """The mean over a batch of the weights of classes times the losses of rows; metrics know no weights.
 
-    Of labels that were randomised it is an unbiased estimate of what it is of the true ones.
+    Of labels that were randomised it is how likely it is that they were told; that has no place for weights, with which
+    it is an unbiased estimate of the weighed loss by true labels.
     """
 
     loss: Loss
@@ -46,11 +47,13 @@ class Objective:
         """The loss of outputs against labels as they were told."""
         if self.noise is None:
             return self.by_class(outputs, labels)
+        if self.weights is None:
+            return self.noise.likelihood(self.loss, outputs, labels)
         targets = self.noise.targets(self.loss, labels, classes_of(self.loss, outputs), outputs.dtype)
-        return self.loss(outputs, targets) if self.weights is None else self._weighed(outputs, targets)
+        return self._weighed(outputs, targets)
 
     def _weighed(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The same of targets, each of which counts as its class does."""
+        """The loss against targets, each of which counts as its class does."""
         weights, z = self._of(outputs), outputs.reshape(len(outputs), -1)
         if self.loss is Loss.BINARY:
             z, targets = torch.cat([torch.zeros_like(z), z], 1), torch.stack([1 - targets, targets], 1)

@@ -1,11 +1,15 @@
 """Labels that their holder randomised before anybody was told: what training makes of them, and what metrics.
 
-    y  ──the holder's draw──▶  y~  ──t(y~)──▶  a target whose mean over draws is y: losses and gradients are unbiased
+    y  ──the holder's draw──▶  y~  ──▶  training: how likely it is that y~ was told, -log(q + (p - q) P(y~))
+                                   ──▶  metrics: a target t(y~) whose mean over draws is y
 
-A class is told as it is with probability p and as each other one with q, where p = e^epsilon q, so the target of class
-c is (1[y~ = c] - q) / (p - q). Of two classes that is (y~ - rho) / (1 - 2 rho). It may be negative, or above one: the
-cross-entropy is linear in it, so its mean over draws is that of the true label. A quantity has noise of mean zero and
-a known variance. Metrics are estimates: each is what a large number of rows would show by their true labels.
+A class is told as it is with probability p and as each other one with q, where p = e^epsilon q. A model of true labels
+that says P of a class says q + (p - q) P of its being told, so the likelihood of what was told is highest where that of
+true labels is. It is bounded: rows that were told wrong pull no harder the surer the model is of them.
+
+The target of class c is (1[y~ = c] - q) / (p - q); of two classes (y~ - rho) / (1 - 2 rho). It may be negative, or
+above one. Metrics are linear in it, so each is what a large number of rows would show by their true labels. A quantity
+has noise of mean zero and a known variance.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
+from torch.nn import functional as F
 
 from cvfl.protocol.learning.losses import Loss
 
@@ -49,13 +53,25 @@ class Randomised:
         decay = math.exp(-self.epsilon / GRID)
         return 2 * decay / (1 - decay) ** 2 * ((high - low) / GRID / scale) ** 2
 
+    def likelihood(self, loss: Loss, outputs: Tensor, told: Tensor) -> Tensor:
+        """-log of how likely it is that these labels were told, a mean over rows; of a quantity the squared error."""
+        if loss is Loss.SQUARED:
+            return loss(outputs, told)
+        z = outputs.reshape(len(outputs), -1)
+        if loss is Loss.BINARY:
+            z = torch.cat([torch.zeros_like(z), z], 1)
+        log_p = F.log_softmax(z, 1).gather(1, told.long()[:, None])
+        classes = z.shape[1]
+        by_chance = log_p.new_tensor(self.other(classes)).log()
+        return -torch.logaddexp(by_chance, log_p + math.log(self.tells(classes))).mean()
+
     def targets(self, loss: Loss, told: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
         """Unbiased targets for what was told: a number a row, or one for each of several classes."""
         match loss:
             case Loss.BINARY:
                 return (told.to(dtype) - self.other(2)) / self.tells(2)
             case Loss.MULTICLASS:
-                return (one_hot(told.long(), classes).to(dtype) - self.other(classes)) / self.tells(classes)
+                return (F.one_hot(told.long(), classes).to(dtype) - self.other(classes)) / self.tells(classes)
             case Loss.SQUARED:
                 return told.to(dtype)
 

@@ -17,6 +17,24 @@ from cvfl.serving.online.machines import DoorParty
 from cvfl.serving.online.pseudonyms import Pseudonyms, spelled
 from cvfl.serving.online.scoring import Scored
 from cvfl.serving.online.stock import PartyStock
+from cvfl.types import Direction
+from cvfl.wire import Bytes
+
+
+class Sizes:
+    """Bytes of the frames of the door's party, which hears of each."""
+
+    up = down = 0
+
+    def here(self, m: int, here: bool) -> None:
+        """Nothing is counted of that."""
+
+    def frame(self, m: int, direction: Direction, frame: Bytes) -> None:
+        """Count a frame."""
+        if direction is Direction.UP:
+            self.up += len(frame)
+        else:
+            self.down += len(frame)
 
 
 class Desk:
@@ -25,10 +43,9 @@ class Desk:
     def __init__(self, stock: PartyStock, turn: Turn, rows: int) -> None:
         self.stock, self.turn = stock, turn
         self.batching = Batching(self._ask, rows)
-        self.up = self.down = 0
-        """Bytes of the party's frames."""
-        self.role: Any = None
-        """The party's role, which a carrier drives."""
+        self.sizes = Sizes()
+        self.end: Any = None
+        """The party's end, which a carrier drives."""
         self.away: tuple[str, ...] = ()
         """Parties that are missing."""
         self.connected = False
@@ -92,7 +109,7 @@ class Desk:
             if self._door is None or number is None or self._owing is None:
                 return iter(())
             self._owing = None
-            return self.role.tell([self._door.wonder(number)])
+            return self.end.tell([self._door.wonder(number)])
 
         self.turn.say(frames)
 
@@ -118,7 +135,7 @@ class Desk:
                 return iter(())
             number, messages = self._door.ask(self._names.joined(texts))
             said(number)
-            return self.role.tell(messages)
+            return self.end.tell(messages)
 
         if not self.turn.say(frames):
             return self.trouble or DoorError(503, "server_away", "the connection to the server is gone")

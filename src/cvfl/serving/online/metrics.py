@@ -48,8 +48,8 @@ class _OfDesk(Collector):
         for role, here in desk.here.items():
             up.add_metric([role], float(here))
         sent = CounterMetricFamily("cvfl_bytes", "Bytes of the frames of the door's party.", labels=["direction"])
-        sent.add_metric(["up"], desk.up)
-        sent.add_metric(["down"], desk.down)
+        sent.add_metric(["up"], desk.sizes.up)
+        sent.add_metric(["down"], desk.sizes.down)
         messages = CounterMetricFamily("cvfl_messages", "Messages in which ids were asked for.")
         messages.add_metric([], desk.batching.messages)
         store = desk.stock.kept.newest

@@ -7,26 +7,30 @@ is served is settled later, and may change. Models that were prepared for absenc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cvfl.config.modes import does_without, label_holder
+from cvfl.config.modes import does_without, scoring_party
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from cvfl.federation.agreement.facts import Facts, facts_of, read_facts
 from cvfl.federation.agreement.labels import TableLabels, labelled
-from cvfl.federation.agreement.terms import facts_of, read_facts, terms_of
-from cvfl.federation.build import Facts
-from cvfl.federation.party import PartyRole
-from cvfl.federation.rows import PartyRows
-from cvfl.federation.server import ServerRole
+from cvfl.federation.agreement.terms import digest_of, log_facts, terms_of
+from cvfl.federation.consent import Use
+from cvfl.federation.roles.party import PartyRole
+from cvfl.federation.roles.server import ServerRole
+from cvfl.federation.rows.party import PartyRows
 from cvfl.federation.state import kept_secret
 from cvfl.privacy.identity import Identity
 from cvfl.privacy.keys import PairSecrets
 from cvfl.privacy.wanted import Matches
 from cvfl.protocol import Loss, PartyMachine, ServerMachine
 from cvfl.protocol.release import Secret
+from cvfl.runs.actions import ActionLog
 from cvfl.runs.bundle import ServerBundle
+from cvfl.runs.witness import ServingRecorder
+from cvfl.runtime.observed import ObservedParty, Witness
 from cvfl.serving.apart import NEVER
 from cvfl.serving.course import Course
 from cvfl.serving.online.desk import Desk
@@ -34,7 +38,8 @@ from cvfl.serving.online.kept import Kept
 from cvfl.serving.online.machines import DoorParty, ServingParty, ServingServer
 from cvfl.serving.online.scoring import Scoring
 from cvfl.serving.online.stock import PartyStock
-from cvfl.wire import Bytes, Message
+from cvfl.types import Direction
+from cvfl.wire import Message
 from cvfl.wire.control import Offer
 from cvfl.wire.targets import Targets
 
@@ -100,7 +105,7 @@ class ServingRows(PartyRows):
         folder: Path | None = None,
     ) -> PartyMachine:
         """The party of a session."""
-        course, holder = _course(self.config, facts), label_holder(self.config, self.names)
+        course, holder = _course(self.config, facts), scoring_party(self.config, self.names)
         if self.desk is None:
             self.machine_now = ServingParty(course, self.m, self.stock.kept, secrets, holder)
             return self.machine_now
@@ -121,24 +126,17 @@ class ServingRows(PartyRows):
         return self.machine_now.news() if self.machine_now is not None else []
 
 
-class CountedRole(PartyRole):
-    """The party of the door, which counts the bytes of its frames for its metrics."""
+class ServingEnd(ObservedParty):
+    """A party's end, with witnesses, which has to say more than what a frame asks for."""
 
-    def receive(self, frame: Bytes) -> Iterator[bytes]:
-        """Answer a frame."""
-        assert isinstance(self.rows, ServingRows)
-        assert self.rows.desk is not None
-        self.rows.desk.down += len(frame)
-        for reply in super().receive(frame):
-            self.rows.desk.up += len(reply)
-            yield reply
+    def __init__(self, role: PartyRole, witnesses: Sequence[Witness]) -> None:
+        super().__init__(role, witnesses)
+        self.role = role
 
-    def tell(self, messages: Any) -> Iterator[bytes]:
+    def tell(self, messages: Iterable[Message]) -> Iterator[bytes]:
         """The frames of messages that no frame asked for."""
-        assert isinstance(self.rows, ServingRows)
-        assert self.rows.desk is not None
-        for frame in super().tell(messages):
-            self.rows.desk.up += len(frame)
+        for frame in self.role.tell(messages):
+            self._hear(Direction.UP, frame)
             yield frame
 
 
@@ -151,8 +149,7 @@ def party_role(
     offer = Offer(width=bundle.width, compressor=bundle.compressor, label=stock.label)
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     secret = kept_secret(state / "pseudonyms.secret") if stock.label else b""
-    kind = PartyRole if desk is None else CountedRole
-    return kind(rows, serving_terms(stock.config), offer, folder, NEVER, identity, row_secret=secret)
+    return PartyRole(rows, serving_terms(stock.config), offer, folder, NEVER, identity, row_secret=secret)
 
 
 class ServingLabels(TableLabels):
@@ -216,6 +213,14 @@ def server_role(config: RunConfig, scoring: Kept[Scoring] | None, folder: Path) 
     check_serves(config)
     names = tuple(config.party)
     return ServerRole(names, serving_terms(config), ServingLabels(config, names, scoring), folder, NEVER)
+
+
+def serving_recorder(state: Path, own: str, config: RunConfig, run: str | None) -> ServingRecorder:
+    """The log of a role, which says that it starts with the models of a run, unless it only passes on."""
+    log, terms = ActionLog(state), digest_of(serving_terms(config))
+    named = {"run": run} if run else {}
+    log.append("started", role=own, use=str(Use.SERVING), **named, **log_facts(config, terms))
+    return ServingRecorder(log, own, tuple(config.party))
 
 
 def _course(config: RunConfig, facts: Facts) -> Course:

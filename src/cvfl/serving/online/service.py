@@ -15,15 +15,16 @@ from typing import Any
 
 from cvfl.config.schema import RunConfig
 from cvfl.errors import CvflError, ExhaustedError
-from cvfl.federation.party import PartyRole
+from cvfl.runs.witness import ServingRecorder
 from cvfl.runtime.carrier import Turn
 from cvfl.runtime.grpc.channel import Identity
 from cvfl.runtime.grpc.party import attend
 from cvfl.runtime.grpc.server import FederationServer
+from cvfl.runtime.observed import ObservedServer
 from cvfl.scratch import Scratch
 from cvfl.serving.online.desk import Desk
 from cvfl.serving.online.kept import Kept
-from cvfl.serving.online.roles import ServingRows, party_role, server_role
+from cvfl.serving.online.roles import ServingEnd, ServingRows, party_role, server_role
 from cvfl.serving.online.scoring import Scoring
 from cvfl.serving.online.stock import PartyStock, Watch
 
@@ -38,6 +39,7 @@ _SWITCH = 0.0005
 def serve_party(
     stock: PartyStock,
     state: Path,
+    recorder: ServingRecorder,
     identity: Identity | None,
     on_event: OnEvent,
     turn: Turn | None = None,
@@ -47,20 +49,21 @@ def serve_party(
 ) -> None:
     """Serve a party's rows; with a desk it is the party of the door. It ends when `over` is set, or never."""
     turn, network, ends = turn or Turn(), stock.config.network, over or threading.Event()
-    now: list[PartyRole] = []
+    now: list[ServingEnd] = []
 
     def news(lines: list[str]) -> None:
         for line in lines:
             on_event(line)
-        if now and isinstance(rows := now[-1].rows, ServingRows):
+        if now and isinstance(rows := now[-1].role.rows, ServingRows):
             turn.say(lambda: now[-1].tell(rows.news()))
 
     def once() -> None:
         with Scratch() as folder:
             role = party_role(stock, folder.path, state, identity, desk)
-            now.append(role)
+            end = ServingEnd(role, [recorder] if desk is None else [recorder, desk.sizes])
+            now.append(end)
             if desk is not None:
-                desk.role = role
+                desk.end = end
             said = {"here": False}
 
             def heard() -> None:
@@ -71,6 +74,7 @@ def serve_party(
                     on_event("serving" if said["here"] else "waiting for the others")
 
             def waits(why: str, seconds: float) -> None:
+                end.lost()
                 if desk is not None:
                     desk.gone()
                 if seconds < 1 or said["here"]:
@@ -79,20 +83,21 @@ def serve_party(
                 role.done = ends.is_set()
 
             try:
-                attend(role, network.address, identity, waits, float("inf"), network.max_frame_mb << 20, heard, turn)
+                attend(end, network.address, identity, waits, float("inf"), network.max_frame_mb << 20, heard, turn)
             finally:
                 if desk is not None:
                     desk.gone()
             now.clear()
 
     with Watch(stock.look, news, look_every):
-        _again_and_again(once, on_event, ends)
+        _again_and_again(once, recorder, on_event, ends)
 
 
 def serve_server(
     config: RunConfig,
     scoring: Kept[Scoring] | None,
     look: Callable[[], list[str]] | None,
+    recorder: ServingRecorder,
     identity: Identity | None,
     on_event: OnEvent,
 ) -> None:
@@ -101,14 +106,14 @@ def serve_server(
 
     def once() -> None:
         with Scratch() as folder:
-            role = server_role(config, scoring, folder.path)
+            end = ObservedServer(server_role(config, scoring, folder.path), [recorder])
             limit = min(network.round_limit, ROUND_LIMIT)
             most = network.max_frame_mb << 20
             carrier = FederationServer(
-                role, network.address, identity, "wait", float("inf"), most, limit, on_event, at_once=True
+                end, network.address, identity, "wait", float("inf"), most, limit, on_event, at_once=True
             )
             host = network.address.rpartition(":")[0]
-            on_event("listening", address=f"{host}:{carrier.port}", parties=", ".join(role.names))
+            on_event("listening", address=f"{host}:{carrier.port}", parties=", ".join(end.names))
             said: list[list[str]] = []
 
             def waits(missing: list[str], seconds: float) -> None:
@@ -119,7 +124,7 @@ def serve_server(
             carrier.run(waits)
 
     with _watched(look, on_event):
-        _again_and_again(once, on_event, threading.Event())
+        _again_and_again(once, recorder, on_event, threading.Event())
 
 
 @contextmanager
@@ -136,7 +141,9 @@ def _watched(look: Callable[[], list[str]] | None, on_event: OnEvent) -> Iterato
         yield
 
 
-def _again_and_again(once: Callable[[], Any], on_event: OnEvent, over: threading.Event) -> None:
+def _again_and_again(
+    once: Callable[[], Any], recorder: ServingRecorder, on_event: OnEvent, over: threading.Event
+) -> None:
     sys.setswitchinterval(_SWITCH)
     while not over.is_set():
         try:
@@ -146,5 +153,6 @@ def _again_and_again(once: Callable[[], Any], on_event: OnEvent, over: threading
         except CvflError as error:
             if over.is_set():
                 return
+            recorder.again()
             on_event("again", why=str(error))
             time.sleep(_PAUSE)

@@ -15,7 +15,7 @@ from typing import Any
 from cvfl.config.schema import RunConfig
 from cvfl.data.tables.sources import open_table
 from cvfl.errors import ConfigError, CvflError, DataError, suggest
-from cvfl.runs.bundle import PartyBundle, server_module
+from cvfl.runs.bundle import PRIVATE, PartyBundle, server_module
 from cvfl.serving.apart import check_terms
 from cvfl.serving.bundles import Bundles, read_bundles
 from cvfl.serving.online.kept import Kept
@@ -199,9 +199,8 @@ class Watch:
 
 def _files(model: Path, roles: set[str]) -> Signature:
     """What changes when one of the roles' bundles does."""
-    places = (
-        path for role in sorted(roles) for folder in (model, model / "parameters") for path in folder.glob(f"{role}.*")
-    )
+    folders = [folder / below for folder in (model, model / "parameters") for below in ("", PRIVATE)]
+    places = (path for role in sorted(roles) for folder in folders for path in folder.glob(f"{role}.*"))
     return tuple(_file(path) for path in sorted(places))
 
 

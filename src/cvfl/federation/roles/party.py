@@ -1,7 +1,7 @@
 """A party between any two frames: it joins its federation, settles its rows, trains, and survives a restart.
 
-What may be said when is in handshake.py; what the server says besides is held against the party's own configuration.
-No I/O but its own folder:
+What may be said when is in agreement/handshake.py, how rows are settled in agreement/settling.py; the rounds themselves
+are in party_rounds.py. What the server says is held against the party's own configuration. No I/O but its own folder:
 
     FOLDER/setup/        which run this is, which rows are shared, and by which key they are ordered
     FOLDER/checkpoints/  the party's complete state every few rounds
@@ -11,24 +11,23 @@ No I/O but its own folder:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 from cvfl.errors import DecodeError, RemoteProtocolError
+from cvfl.federation.agreement.facts import Facts, read_facts
 from cvfl.federation.agreement.handshake import Link, Seat
 from cvfl.federation.agreement.settling import Said, Settling
-from cvfl.federation.agreement.terms import digest_of, read_facts, told_certificates, told_errors
-from cvfl.federation.build import Facts
-from cvfl.federation.holder import check_outputs
-from cvfl.federation.keeping import PartyKeeper
-from cvfl.federation.rows import PartyRows
+from cvfl.federation.agreement.terms import digest_of
+from cvfl.federation.roles.party_rounds import PartyRounds
+from cvfl.federation.rows.keeping import PartyKeeper
+from cvfl.federation.rows.party import PartyRows
+from cvfl.federation.told_labels.holder import check_outputs
 from cvfl.privacy.identity import Identity
 from cvfl.privacy.keys import Keyring, PairSecrets, SessionKey
 from cvfl.privacy.released import Released
-from cvfl.protocol import Certificate, Measured, PartyMachine
+from cvfl.protocol import PartyMachine
 from cvfl.protocol.release import Secret
-from cvfl.runs.directory import fingerprint
 from cvfl.runtime.checkpoint import Checkpoints
 from cvfl.types import Direction
 from cvfl.wire import Away, Blinded, Bytes, Gone, Matched, Message, encode, encode_setup
@@ -71,12 +70,11 @@ class PartyRole:
         keeper: PartyKeeper | None = None,
     ) -> None:
         self.rows, self.terms, self.offer, self.every = rows, terms, offer, every
-        self.party: PartyMachine | None = None
+        self.rounds = PartyRounds(folder / "checkpoints", rows.name, every)
         self.done = False
         self.refused: str | None = None
         self._m, self._session, self._run = rows.m, 0, ""
         self._setup = Checkpoints(folder / "setup", rows.name)
-        self._checkpoints = Checkpoints(folder / "checkpoints", self._of)
         seat = Seat(rows.m == 1, offer.label, rows.tables, rows.predicts, rows.serves, rows.partly)
         self._link = Link(Direction.UP, seat)
         self.identity = identity
@@ -90,9 +88,6 @@ class PartyRole:
         self._facts: dict[str, Any] = {}
         self.outputs = ""
         """Of held-out rows, heard at the end, if this party holds labels that were randomised."""
-        self._errors: dict[int, Measured] = {}
-        self._certificates: dict[int, Certificate] = {}
-        self._kept = (-1, False)
         self._row_secret, self._noise_secret = row_secret, None
         if noise_secret is not None:
             self._noise_secret = Secret(noise_secret, Released(folder / "released", rows.name).note)
@@ -102,7 +97,12 @@ class PartyRole:
             rows.restore(known["rows"])
             self._end_again(known["end"])
         else:
-            self._checkpoints.check_none()
+            self.rounds.belongs_to_nothing()
+
+    @property
+    def party(self) -> PartyMachine | None:
+        """The party's machine, while rounds go on and when they are over."""
+        return self.rounds.party
 
     @property
     def run(self) -> str:
@@ -119,14 +119,9 @@ class PartyRole:
         pins = {name: section.fingerprint for name, section in self.rows.config.party.items()}
         return Keyring(self.rows.names, digest_of(self.terms), self.identity, pins)
 
-    @property
-    def _of(self) -> str:
-        """What its checkpoints are of."""
-        return f"{self.rows.name} in run {self._run}"
-
     def _belongs_to(self, run: str) -> None:
         self._run = run
-        self._checkpoints.of = self._of
+        self.rounds.belongs_to(run)
 
     @property
     def name(self) -> str:
@@ -137,7 +132,7 @@ class PartyRole:
         """The first frame on a new connection."""
         self._forget(0)
         self._link.wait()
-        kept = self._checkpoints.rounds()
+        kept = self.rounds.kept()
         hello = Hello(name=self.name, terms=self.terms, offer=self.offer, run=self._run, rounds=kept)
         return encode_control(hello, self._m)
 
@@ -179,8 +174,8 @@ class PartyRole:
 
     def _forget(self, session: int, away: Sequence[str] = ()) -> None:
         self.rows.left(away)
-        self._session, self.party = session, None
-        self._secrets, self._settling = None, None
+        self._session, self._secrets, self._settling = session, None, None
+        self.rounds.leave()
 
     def _recall(self, session: int) -> Iterable[bytes]:
         self._forget(session)
@@ -188,7 +183,7 @@ class PartyRole:
         key = self._keyring.signed(self._m, session, self._key) if self._key else None
         ids = self.rows.ids() if self.rows.how == "align" else ()
         kept, new = self.keeper.has(ids)
-        rounds = self._checkpoints.rounds()
+        rounds = self.rounds.kept()
         have = Have(session=session, run=self._run, rounds=rounds, ids=len(ids), kept=kept, new=new, key=key)
         return [self._say(have)]
 
@@ -206,7 +201,7 @@ class PartyRole:
         self._check(how == self.rows.how, f"rows are to be settled {settle.how}, not {self.rows.how}")
         self._check(self.keeper.confirms(settle.how, settle.kept), "an alignment is taken up that is not known here")
         self._check_loss(0)
-        self._checkpoints.drop_after(-1)
+        self.rounds.drop()
         self._belongs_to("")  # until the rows are settled anew, there is nothing to go back to
         self._settling = Settling(self.rows, settle, self._secrets, self._row_secret, self.keeper)
         return self._settles(self._settling.start())
@@ -220,7 +215,7 @@ class PartyRole:
 
     def _check_loss(self, t0: int) -> None:
         """Refuse to go back to a round further than a crash explains: what is kept here is not the server's to drop."""
-        newest = max(self._checkpoints.rounds(), default=0)
+        newest = max(self.rounds.kept(), default=0)
         said = f"the run is to begin anew; round {newest} is kept here, start with --restart if that is meant"
         self._check(t0 > 0 or newest <= self.every, said)
 
@@ -249,58 +244,29 @@ class PartyRole:
         self._check_loss(begin.t0)
         facts = read_facts(begin.facts)
         self.rows.check(facts, self.offer.width, self.offer.compressor)
-        party = self.rows.machine(facts, self._secrets, self._noise_secret, self._checkpoints.logs)
+        party = self.rows.machine(facts, self._secrets, self._noise_secret, self.rounds.logs)
         if begin.t0 > 0:
-            self._restore(party, begin.t0)
+            self.rounds.load(party, begin.t0)
         keyed = self.rows.keyed and not party.done
         self._check(not keyed or self._secrets is not None, "the keys of the parties are missing")
-        self._checkpoints.drop_after(begin.t0)
-        self.party, self._facts, self._kept = party, begin.facts, (begin.t0, party.done)
-        if begin.t0 == 0:
-            self._errors, self._certificates = {}, {}
+        self.rounds.begin(party, begin.t0)
+        self._facts = begin.facts
         return self._start(party)
 
     def _start(self, party: PartyMachine) -> Iterable[bytes]:
         """What a party says first; in a prediction it may be all that it has to say."""
         before = party.done
-        for message in party.start():
+        for message in self.rounds.start(party):
             yield self._say(message)
-        self._note_error(party)
         if party.done and not before:
-            yield self._say(self._complete(party))
+            yield self._say(self.rounds.complete(party, self._session))
 
     def _round(self, message: Message) -> Iterable[bytes]:
-        assert self.party is not None  # since the rounds have begun
-        for reply in self.party.receive(message):
-            if self.party.certified is not None:
-                self._certificates[message.t0] = self.party.certified
-            self._note_error(self.party)
-            self._checkpoint(self.party)
+        for reply in self.rounds.receive(message):
             yield self._say(reply)
-        self._checkpoint(self.party)
+        assert self.party is not None  # since the rounds have begun
         if self.party.done:
-            yield self._say(self._complete(self.party))
-
-    def _note_error(self, party: PartyMachine) -> None:
-        if party.measured is not None and party.t0 < party.plan.rounds:  # after the last round it is an old one
-            self._errors[party.t0] = party.measured
-
-    def _checkpoint(self, party: PartyMachine) -> None:
-        """Keep the state every few rounds and at the end: once, before anything of it is told."""
-        due = party.t0 % self.every == 0 or party.done
-        if due and party.settled and (party.t0, party.done) != self._kept:
-            errors = {t0: astuple(error) for t0, error in self._errors.items() if t0 < party.t0}
-            certificates = {t0: astuple(one) for t0, one in self._certificates.items()}
-            noted = {"errors": errors, "certificates": certificates}
-            # The last one twice: the others will not come back for it.
-            self._checkpoints.save(party.t0, {"party": party.state_dict(), **noted}, twice=party.done)
-            self._kept = party.t0, party.done
-
-    def _restore(self, party: PartyMachine, t0: int) -> None:
-        state = self._checkpoints.load(t0)
-        party.load_state_dict(state["party"])
-        self._errors = {t0: Measured(*error) for t0, error in state["errors"].items()}
-        self._certificates = {t0: Certificate(*one) for t0, one in state.get("certificates", {}).items()}
+            yield self._say(self.rounds.complete(self.party, self._session))
 
     def _end(self, end: End) -> Iterable[bytes]:
         self._check(self.party is not None and self.party.done, "an end before the last round")
@@ -312,21 +278,12 @@ class PartyRole:
         self.done = True
         return [self._say(End(rounds=self.party.t0))]
 
-    def _complete(self, party: PartyMachine) -> Complete:
-        """What the record shows of this party: hashes of its models, its compression errors and its certificates."""
-        hashes = {role: fingerprint(model) for role, model in party.models.items()}
-        errors = told_errors({t0: astuple(error) for t0, error in self._errors.items() if t0 < party.t0})
-        certificates = told_certificates(self._certificates)
-        return Complete(
-            session=self._session, rounds=party.t0, parameters=hashes, errors=errors, certificates=certificates
-        )
-
     def _end_again(self, end: dict[str, Any] | None) -> None:
         """A party that ended before it could hand over its model needs nobody to do so."""
-        if end is not None and end["t0"] in self._checkpoints.rounds():
+        if end is not None and end["t0"] in self.rounds.kept():
             self._facts, self.outputs = end["facts"], end.get("outputs", "")
-            self.party = self.rows.machine(self.facts, None, self._noise_secret, self._checkpoints.logs)
-            self._restore(self.party, end["t0"])
+            self.rounds.party = self.rows.machine(self.facts, None, self._noise_secret, self.rounds.logs)
+            self.rounds.load(self.rounds.party, end["t0"])
             self.done = True
 
     def _check(self, fine: bool, what: str) -> None:

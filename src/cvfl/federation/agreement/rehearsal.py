@@ -14,17 +14,11 @@ from typing import Any
 import torch
 
 from cvfl.config.schema import RunConfig
+from cvfl.federation.agreement.around import around
+from cvfl.federation.agreement.facts import facts_of
 from cvfl.federation.agreement.targets import LOSSES, label_bytes, units_told
-from cvfl.federation.agreement.terms import (
-    facts_of,
-    offer_of,
-    terms_from,
-    terms_of,
-    told_certificates,
-    told_errors,
-)
-from cvfl.federation.around import around
-from cvfl.federation.load import Loaded, row_key
+from cvfl.federation.agreement.terms import offer_of, terms_from, terms_of, told_certificates, told_errors
+from cvfl.federation.rows.load import Loaded, row_key
 from cvfl.federation.start import Start
 from cvfl.protocol import Certificate, Plan, Recipe
 from cvfl.runtime.meter import Meter

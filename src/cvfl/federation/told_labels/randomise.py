@@ -22,7 +22,7 @@ from cvfl.data import VerticalData
 from cvfl.data.tables.label import Label
 from cvfl.data.tables.organisation import PartyTable
 from cvfl.errors import ConfigError
-from cvfl.federation.label_secret import SUFFIX, Release, told_before
+from cvfl.federation.told_labels.secret import SUFFIX, Release, told_before
 from cvfl.privacy.label_draw import tell_classes, tell_quantities
 from cvfl.protocol import Labels, Loss, Units
 from cvfl.protocol.learning.randomised import Randomised

@@ -27,9 +27,9 @@ from cvfl.data.tables.organisation import NOT_HELD, Assembled, Organisation, Par
 from cvfl.data.tables.sources import Source, open_table
 from cvfl.data.tables.split import LEFT_OUT, Shares, hashed, hashed_rows, latest_first, seed_key, stratified, together
 from cvfl.errors import DataError, LocalProtocolError
-from cvfl.federation.keeping import PartyKeeper, ServerKeeper
+from cvfl.federation.rows.keeping import PartyKeeper, ServerKeeper
 from cvfl.federation.start import Start
-from cvfl.federation.told_labels import Held, held_of, randomise_data, randomise_table
+from cvfl.federation.told_labels.randomise import Held, held_of, randomise_data, randomise_table
 from cvfl.privacy import Aligned
 from cvfl.privacy.blinding import OPEN
 from cvfl.privacy.keys import session_secrets
@@ -117,6 +117,11 @@ def load_data(
     section = config.data
     on_progress = lambda done, total: on_step(f"reading {section.name}", done, total)  # noqa: E731
     return with_told_labels(config, Loaded(load_named(section, dtype, on_progress)))
+
+
+def federation_names(config: RunConfig) -> tuple[str, ...]:
+    """The parties of a federation in their order."""
+    return tuple(config.party) if config.data.name is None else load_data(config).data.names
 
 
 def with_told_labels(config: RunConfig, loaded: Loaded) -> Loaded:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from cvfl.config.schema import RunConfig
 from cvfl.errors import DecodeError
-from cvfl.federation.told_labels import Held
+from cvfl.federation.told_labels.randomise import Held
 from cvfl.protocol import Plan, Server
 from cvfl.protocol.learning.metrics import evaluate
 from cvfl.protocol.outputs import outputs_of
@@ -78,7 +78,14 @@ def check_outputs(plan: Plan, outputs: int, told: str) -> None:
         _read(plan, outputs, told)
 
 
-def account_of(config: RunConfig, plan: Plan, outputs: int, held: Held | None = None, told: str = "") -> LabelAccount:
+def account_of(
+    config: RunConfig,
+    plan: Plan,
+    outputs: int,
+    held: Held | None = None,
+    told: str = "",
+    private: HolderScores | None = None,
+) -> LabelAccount:
     """What is guaranteed for labels; the ledger and the metrics are added by their holder."""
     noise, privacy = plan.randomised, config.privacy
     assert noise is not None
@@ -95,6 +102,7 @@ def account_of(config: RunConfig, plan: Plan, outputs: int, held: Held | None = 
         released=list(epsilons),
         drawn="secret" if config.data.name is None else "seed",
         scores=scores_of(plan, outputs, told, held) if held and told else None,
+        private=private,
     )
 
 

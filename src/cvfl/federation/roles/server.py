@@ -1,6 +1,7 @@
-"""The server between any two frames: it gathers the parties, settles their rows, finds the newest round that all have.
+"""The server between any two frames: it gathers the parties, has them agree in a session, and ends their run.
 
-The rounds themselves are in runtime/round.py, what may be said when in handshake.py. No I/O but its own folder:
+What belongs to one session is in agreement/session.py, what may be said when in agreement/handshake.py; the rounds
+themselves are in runtime/round.py. No I/O but its own folder:
 
     FOLDER/setup/        which run this is, the labels if parties told them, and what parties know of each other
     FOLDER/checkpoints/  the server's complete state every few rounds
@@ -9,39 +10,37 @@ The rounds themselves are in runtime/round.py, what may be said when in handshak
 from __future__ import annotations
 
 import secrets
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any
 
 from cvfl.errors import CompressError, DecodeError, RemoteProtocolError
-from cvfl.federation.agreement.admission import Kept, admitted, check_kept, common_round
-from cvfl.federation.agreement.handshake import Anything, Link, Phase, Seat
+from cvfl.federation.agreement.admission import Kept, admitted, check_kept
+from cvfl.federation.agreement.handshake import Anything, Phase, Seat
 from cvfl.federation.agreement.labels import ServerRows
-from cvfl.federation.holder import told_outputs
-from cvfl.federation.keeping import ServerKeeper
-from cvfl.privacy import Aligned, AlignmentServer
+from cvfl.federation.agreement.session import Said, Session
+from cvfl.federation.roles.links import Links
+from cvfl.federation.rows.keeping import ServerKeeper
+from cvfl.federation.told_labels.holder import told_outputs
+from cvfl.privacy import Aligned
 from cvfl.protocol import Server, ServerMachine
 from cvfl.runtime.carrier import Replies, TermsError
 from cvfl.runtime.checkpoint import Checkpoints
 from cvfl.runtime.meter import Meter, Traffic
 from cvfl.runtime.round import OnBack, OnRound, ServerRounds, counted
 from cvfl.types import SERVER, Direction
-from cvfl.wire import Away, Blinded, Bytes, Gone, Message, Setup, encode, encode_setup
+from cvfl.wire import Away, Blinded, Bytes, Gone, Message
 from cvfl.wire.control import (
     CONTROL,
     Begin,
     Complete,
-    Control,
     End,
     Have,
     Hello,
-    How,
     Offer,
     Recall,
-    Refusal,
     RowSecret,
     Settle,
     Settled,
@@ -49,9 +48,6 @@ from cvfl.wire.control import (
     encode_control,
 )
 from cvfl.wire.frame import kind_of
-from cvfl.wire.message import KINDS
-from cvfl.wire.read import read_frame
-from cvfl.wire.setup import BLINDED, MATCHED
 from cvfl.wire.targets import Targets
 
 
@@ -79,18 +75,12 @@ class ServerRole:
         self.told: set[int] = set()
         self.left: dict[int, Complete] = {}
         self._setup = Checkpoints(folder / "setup", "server")
-        self._run, self._session = "", 0
-        self._links: dict[int, Link] = {}
+        self._run = ""
+        self._links = Links(self.names)
         self._hellos: dict[int, Bytes] = {}
         """The first frames of parties since rounds began; they count when rounds begin again."""
-        self._offers: dict[int, Offer] = {}
-        self._have: dict[int, Have] = {}
-        self._settled: dict[int, list[int]] = {}
-        self._alignment: AlignmentServer | None = None
-        self._taken: Counter[int] = Counter()
+        self._session = Session(0, {}, rows, self.keeper)
         self._gathered = True
-        self._here: tuple[int, ...] = ()
-        """The parties of the session."""
         if self._setup.rounds():
             known = self._setup.load(0)
             self._belongs_to(known["run"])
@@ -124,14 +114,14 @@ class ServerRole:
     @property
     def missing(self) -> list[str]:
         """Parties that are not here."""
-        return [name for m, name in enumerate(self.names, start=1) if m not in self._links]
+        return [self.names[m - 1] for m in self._links.missing]
 
     @property
     def awaited(self) -> dict[int, int]:
         """Parties from whom a message is due, with how many of theirs have counted."""
         server = self.rounds.server
         due = server.awaited if server is not None and not server.done else None
-        return {m: self._taken[m] for m, link in sorted(self._links.items()) if _owes(m, link, due)}
+        return self._links.awaited(due)
 
     @property
     def reached(self) -> int:
@@ -153,13 +143,13 @@ class ServerRole:
                 raise
             raise RemoteProtocolError(str(error)) from None  # those who are served have nothing to do with it
         self.rows.welcome(hello.name, hello.offer)
-        if m in self._links:
+        if m in self._links.here:
             raise RemoteProtocolError(f"{hello.name} is here already")
         if not self.done:
             check_kept(hello.name, Kept(hello.run, hello.rounds), self._kept, self.every)
         rows = self.rows
         seat = Seat(m == 1, hello.offer.label, rows.tables, rows.predicts, rows.serves, rows.partly)
-        self._links[m], self._offers[m] = Link(Direction.DOWN, seat), hello.offer
+        self._links.join(m, seat, hello.offer)
         if self.done:
             self.meter.again([frame])
             return m, self._farewell(m)
@@ -168,22 +158,32 @@ class ServerRole:
 
     def leave(self, m: int) -> None:
         """A party's connection is gone; the run waits until it is back."""
-        self._links.pop(m, None)
+        self._links.leave(m)
         self.meter.again([self._hellos.pop(m, b"")])
         if not self.done:
-            self._forget()
+            self._new_session(self._session.number, {})  # of nobody, until enough are here again
             self._gathered = False
 
     def _gather(self) -> Replies:
         """Begin a session, if enough parties are here; else the party with the door hears who is away."""
         self._gathered = True
-        return self._recall() if self.rows.enough(self._offered(sorted(self._links))) else self._absence()
+        offers = self._links.offers
+        if not self.rows.enough(offers):
+            return self._absence()
+        self._new_session(self._session.number + 1, offers)
+        self.meter.session()
+        return self._send(self._session.recall())
+
+    def _new_session(self, number: int, offers: dict[int, Offer]) -> None:
+        """What parties said in the session before counts no longer, and no round goes on."""
+        self._links.wait()
+        self._session = Session(number, offers, self.rows, self.keeper)
+        self.rounds.leave()
 
     def _absence(self) -> Replies:
         """Where rows are served, who is away is told to the party with the door."""
-        missing = tuple(m for m in range(1, len(self.names) + 1) if m not in self._links)
-        doors = [m for m, link in self._links.items() if self.rows.serves and link.seat.label]
-        return self._sent([(m, Away(missing)) for m in doors])
+        doors = [m for m, link in self._links.here.items() if self.rows.serves and link.seat.label]
+        return self._send([(m, Away(self._links.missing)) for m in doors])
 
     def receive(self, m: int, frame: Bytes) -> Replies:
         """Take in a frame of party m.
@@ -201,22 +201,10 @@ class ServerRole:
         if self.done:
             self._hear_end(m, frame)
             return []
-        link = self._links[m]
-        if link.stale and kind_of(frame) in (*KINDS, BLINDED, MATCHED):
-            self.meter.again([frame])  # of a session that is over
-            return []
-        message = read_frame(frame)
-        if isinstance(message, Refusal):
-            name = f"{self.names[m - 1]}: "
-            raise RemoteProtocolError(name + message.reason.removeprefix(name))
-        recalled = link.phase is Phase.RECALLED and isinstance(message, Have) and message.session == self._session
-        if link.stale and not recalled:
+        message = self._links.take(m, frame, self._session.number)
+        if message is None:  # of a session that is over
             self.meter.again([frame])
             return []
-        if (sender := getattr(message, "m", m)) != m:
-            raise RemoteProtocolError(f"{self.names[m - 1]}: a message in the name of role {sender}")
-        link.take(message, self.names[m - 1])
-        self._taken[m] += 1
         return self._answer(m, message, frame)
 
     def _answer(self, m: int, message: Anything, frame: Bytes) -> Replies:
@@ -224,18 +212,18 @@ class ServerRole:
             with self._blamed(m):
                 return self.rounds.receive(m, message, frame)
         self.meter.add(m, Direction.UP, frame)
+        session = self._session
         match message:
             case Have():
-                self._have[m] = message
-                return self._agree() if len(self._have) == len(self._here) else []
+                return self._agree(session) if session.has(m, message) else []
             case RowSecret():
-                return self._pass_secret(m, message)
+                return self._send(session.pass_secret(m, message))
             case Blinded() | Gone():
-                return self._align(m, message)
+                return self._align(session, m, message)
             case Targets():
-                return self._targets(m, message)
+                return self._send(session.tell(m, message))
             case Settled():
-                return self._has_settled(m, message)
+                return self._begin(session) if session.has_settled(m, message) else []
             case Complete():
                 return self._has_completed(m, message)
         raise RemoteProtocolError(f"{self.names[m - 1]}: an unexpected {type(message).__name__}")
@@ -244,101 +232,50 @@ class ServerRole:
         """The server's own steps, when the round's replies are on their way; and the end, when it has come."""
         if self.rows.serves:
             told = [] if self._gathered else self._gather()
-            return told + self._sent(self.rows.news() if self.rounds.server is not None else [])
+            return told + self._send(self.rows.news() if self.rounds.server is not None else [])
         self.rounds.work()
         server = self.rounds.server
-        everyone = len(self._links) == len(self.names)
-        complete = everyone and all(link.phase is Phase.COMPLETE for link in self._links.values())
-        if self.done or server is None or not server.done or not complete:
+        if self.done or server is None or not server.done or not self._links.at(Phase.COMPLETE):
             return []
         self._keep()
         self.rounds.save(server)
-        replies = self._to_all(lambda m: self._end(m, server))
+        replies = self._send([(m, self._end(m, server)) for m in self._links.offers])
         self.done = True
         return replies
 
-    def _recall(self) -> Replies:
-        self._session += 1
-        self._here = tuple(sorted(self._links))
-        self._forget()
-        self.meter.session()
-        return self._to_all(lambda m: Recall(session=self._session))
-
-    def _forget(self) -> None:
-        """End a session: what parties said in it counts no longer."""
-        for link in self._links.values():
-            link.wait()
-        self._have, self._settled, self._alignment = {}, {}, None
-        self.rounds.leave()
-
-    def _agree(self) -> Replies:
-        """All have said what they have kept: how are the rows settled?"""
-        known = (
-            self._run and self.rows.sizes() is not None and all(have.run == self._run for have in self._have.values())
-        )
-        how: How = "known" if known else self.rows.how
-        have, offers = [self._have[m] for m in self._here], self._offered(self._here)
-        ids, new, kept = [one.ids for one in have], [one.new for one in have], ""
-        if not known:
-            for m, one in zip(self._here, have, strict=True):
-                check_kept(self.names[m - 1], Kept(one.run, one.rounds), self._kept, self.every)
-            self.rows.check(offers)
+    def _agree(self, session: Session) -> Replies:
+        """All have said what they have kept: a new run begins, unless all know the rows of this one."""
+        if not session.knows(self._run):
+            session.check(self._kept, self.every)
             self.rounds.drop()
             self._belongs_to(secrets.token_hex(8))
-            outer = self.rows.outer(offers)
-            if how == "align":
-                how, kept = self.keeper.agree([one.kept for one in have], ids, new, outer)
-            self.meter.anew(self.keeper.owed if how == "kept" else ())
-            self.aligned = self.keeper.aligned() if how == "kept" else None
-            self._alignment = self.keeper.begin(ids, kept, new, outer) if how == "align" else None
-        keys = [one.key for one in have if one.key]
-        settle = Settle(
-            session=self._session,
-            run=self._run,
-            m=1,
-            how=how,
-            keys=keys,
-            ids=ids,
-            kept=kept,
-            new=new,
-            giver=self.rows.giver(offers),
-            here=list(self._here) if self.missing else [],
-        )
-        return self._to_all(lambda m: settle.model_copy(update={"m": m}))
+            session.begin_rows()
+            kept = session.how == "kept"
+            self.meter.anew(self.keeper.owed if kept else ())
+            self.aligned = self.keeper.aligned() if kept else None
+        return self._send(session.settle(self._run))
 
-    def _offered(self, parties: Sequence[int]) -> dict[int, Offer]:
-        return {m: self._offers[m] for m in parties}
-
-    def _pass_secret(self, m: int, message: RowSecret) -> Replies:
-        """Pass on to each party what another one sealed for it."""
-        others = [j for j in self._here if j != m]
-        if message.session != self._session or len(message.sealed) != len(others):
-            raise RemoteProtocolError(f"{self.names[m - 1]}: not one secret of the rows for each other party")
-        sealed = zip(others, message.sealed, strict=True)
-        return self._sent([(j, RowSecret(session=self._session, sealed=[text])) for j, text in sealed])
-
-    def _align(self, m: int, message: Blinded | Gone) -> Replies:
-        if self._alignment is None:
-            raise RemoteProtocolError(f"{self.names[m - 1]}: blinded ids, but no alignment is under way")
+    def _align(self, session: Session, m: int, message: Blinded | Gone) -> Replies:
         with self._blamed(m):
-            replies = self._alignment.receive(message)
-        frames = self._sent(replies)
-        self.aligned = self._alignment.aligned
-        if self.aligned is not None:
-            self.keeper.keep(self._alignment, self._run, self.meter.for_alignment(len(self.names)))
-            self._alignment = None  # blinded ids take much room
+            replies = session.align(m, message)
+        frames = self._send(replies)  # counted before it is said what the alignment took
+        self.aligned = session.aligned(self._run, lambda: self.meter.for_alignment(len(self.names)))
         return frames
 
-    def _targets(self, m: int, targets: Targets) -> Replies:
-        self.rows.accept(targets)
-        others = [j for j in range(1, len(self.names) + 1) if j != m]
-        return self._sent([(j, self.rows.passed_on(targets, j)) for j in others])
-
-    def _has_settled(self, m: int, settled: Settled) -> Replies:
-        if settled.session != self._session:
-            raise RemoteProtocolError(f"{self.names[m - 1]}: rows of session {settled.session}")
-        self._settled[m] = settled.rows
-        return self._begin() if len(self._settled) == len(self._here) else []
+    def _begin(self, session: Session) -> Replies:
+        """All rows are in their order: back to the newest round that everyone has kept."""
+        t0 = session.common_round(self._kept, self.every)
+        self.facts = self.rows.facts(session.offers)
+        replies = self._send(session.begin(t0, self.facts))
+        for m, hello in self._hellos.items():
+            self.meter.add(m, Direction.UP, hello)
+        self._hellos.clear()
+        self.meter.begin()
+        self._keep()
+        self.keeper.counted()
+        ids = self.aligned.sizes if self.aligned else ()
+        self.rounds.go_back(self.rows.machine(self.facts, ids, self.rounds.logs), t0)
+        return replies
 
     def _has_completed(self, m: int, complete: Complete) -> Replies:
         assert self.rounds.server is not None  # since the rounds have begun
@@ -351,27 +288,6 @@ class ServerRole:
             raise RemoteProtocolError(f"{self.names[m - 1]}: a hash of the model of {min(strange)}")
         self.left[m] = complete
         return []
-
-    def _begin(self) -> Replies:
-        """All rows are in their order: back to the newest round that everyone has kept."""
-        sizes = self.rows.settled(self._settled[self._here[0]])
-        for m, rows in sorted(self._settled.items()):
-            if rows != sizes:
-                raise RemoteProtocolError(
-                    f"{self.names[m - 1]} has {rows} training, validation and test rows, the server {sizes}"
-                )
-        t0 = common_round(self._kept, [Kept(have.run, have.rounds) for have in self._have.values()], self.every)
-        self.facts = facts = self.rows.facts(self._offered(self._here))
-        replies = self._to_all(lambda m: Begin(session=self._session, m=m, t0=t0, facts=facts))
-        for m, hello in self._hellos.items():
-            self.meter.add(m, Direction.UP, hello)
-        self._hellos.clear()
-        self.meter.begin()
-        self._keep()
-        self.keeper.counted()
-        ids = self.aligned.sizes if self.aligned else ()
-        self.rounds.go_back(self.rows.machine(facts, ids, self.rounds.logs), t0)
-        return replies
 
     def _keep(self) -> None:
         """What a restart needs: of which run this is, and of one that is over what parties left, and who knows."""
@@ -392,7 +308,7 @@ class ServerRole:
     def _farewell(self, m: int) -> Replies:
         """For a party that was away when the run ended: it has the last round, and hears that it was the last."""
         assert self.rounds.server is not None
-        session, t0 = self._session, self.rounds.server.t0
+        session, t0 = self._session.number, self.rounds.server.t0
         messages = (
             Recall(session=session),
             Settle(session=session, run=self._run, m=m, how="known"),
@@ -418,6 +334,9 @@ class ServerRole:
                 self.told.add(m)
                 self._keep()  # started again, the server does not wait for who has gone
 
+    def _send(self, messages: Said) -> Replies:
+        return counted(self.meter, self._links.frames(messages))
+
     @contextmanager
     def _blamed(self, m: int) -> Iterator[None]:
         """What a machine says of a message at the wrong time is said with the name of the party that sent it."""
@@ -428,28 +347,3 @@ class ServerRole:
             if error.__cause__ is not None or str(error).startswith(f"{self.names[m - 1]}:"):
                 raise
             raise RemoteProtocolError(f"{self.names[m - 1]}: {error}") from None
-
-    def _to_all(self, message: Callable[[int], Control]) -> Replies:
-        return self._sent([(m, message(m)) for m in range(1, len(self.names) + 1)])
-
-    def _sent(self, messages: Sequence[tuple[int, Anything]]) -> Replies:
-        """The frames of messages to parties that are here, each a step in its handshake."""
-        frames: Replies = []
-        for m, message in messages:
-            if m in self._links:
-                self._links[m].send(message)
-                frames.append((m, _frame(message)))
-        return counted(self.meter, frames)
-
-
-def _owes(m: int, link: Link, due: set[int] | None) -> bool:
-    """Whether party m has something to say now; within a round its machine knows from whom something is `due`."""
-    if link.phase not in (Phase.TRAINING, Phase.PREDICTING, Phase.SERVING) or due is None:
-        return link.owes
-    return m in due
-
-
-def _frame(message: Anything) -> bytes:
-    if isinstance(message, Message):
-        return encode(message)
-    return encode_setup(message) if isinstance(message, Setup) else encode_control(message, SERVER)

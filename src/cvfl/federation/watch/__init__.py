@@ -1,0 +1,1 @@
+"""What watches a run while it goes on, and has something to tell its people."""

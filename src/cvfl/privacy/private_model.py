@@ -1,0 +1,219 @@
+"""A private model: what the holder of labels that were told randomised fits to the true ones, when a run is over.
+
+    party j                                      server           the holder, party k
+    Evaluation(T), Evaluation(T + 1) .. sealed ──▶ passed on ──▶ h_j of all rows, by the final models
+                                                                     │
+                                    true labels, which never leave ──▶ a last layer, its threshold
+
+After the last round, T, every party sends the embeddings of all rows once more, training rows first, a batch at a time.
+The holder alone can read them, or with secure aggregation their sum, and answers nobody. What it fits is its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cvfl.errors import DecodeError, RemoteProtocolError
+from cvfl.privacy.keys import PairSecrets
+from cvfl.privacy.sealing import Sealing
+from cvfl.protocol import Certificate, Codec, Codecs, Labels, Measured, Party, PartyMachine, Plan
+from cvfl.protocol.again import BATCH, all_rows, batches
+from cvfl.protocol.learning.decision import Decided
+from cvfl.protocol.learning.last_layer import fit_last_layer
+from cvfl.protocol.learning.metrics import evaluate
+from cvfl.wire import Bytes, Evaluation, Message, Passed
+
+
+@dataclass(frozen=True)
+class PrivateModel:
+    """What the holder has at the end: a linear layer, what its outputs mean, and how good it is by the true labels."""
+
+    layer: dict[str, Tensor]
+    decided: Decided
+    validation: dict[str, float]
+    test: dict[str, float]
+
+
+def fit(plan: Plan, outputs: int, phi: Tensor, labels: Labels) -> PrivateModel:
+    """The model for the embeddings of training, validation and test rows, side by side, and their true labels."""
+    train, validation, test = torch.split(phi, [plan.rows, plan.validation_rows, plan.test_rows])
+    layer = fit_last_layer(plan.loss, outputs, (train, labels.train), (validation, labels.validation))
+    found = [layer.outputs(part).to(plan.dtype) for part in (validation, test)]
+    decided = plan.decision.fit(plan.loss, found[0], labels.validation)
+    scores = [
+        evaluate(plan.loss, z, y, decided, labels.units) if len(y) else {}
+        for z, y in zip(found, (labels.validation, labels.test), strict=True)
+    ]
+    return PrivateModel(layer.tensors(plan.dtype), decided, *scores)
+
+
+class Teller:
+    """In the place of a party without the labels: it is that party, and at the end sends all rows to the holder."""
+
+    settled = True
+
+    def __init__(self, party: Party, codecs: Codecs, holder: int, sealing: Sealing | None) -> None:
+        self.party, self.m, self.plan, self.holder = party, party.m, party.plan, holder
+        self._codec, self._sealing, self._over = codecs.again[party.m], sealing, False
+
+    @property
+    def t0(self) -> int:
+        """The round of the party."""
+        return self.party.t0
+
+    @property
+    def done(self) -> bool:
+        """Whether all rounds are over, and all that follows them was sent."""
+        return self.party.done and self._over
+
+    @property
+    def measured(self) -> Measured | None:
+        """The error of its last embedding, if it was measured."""
+        return self.party.measured
+
+    @property
+    def certified(self) -> Certificate | None:
+        """The certificate of its last embedding, if there is one."""
+        return self.party.certified
+
+    @property
+    def models(self) -> Mapping[str, nn.Module]:
+        """The party's own."""
+        return self.party.models
+
+    def start(self) -> Iterator[Message]:
+        """The embedding of the next round, or what follows the last one."""
+        return chain(self.party.start(), self._after())
+
+    def receive(self, message: Message) -> Iterator[Message]:
+        """What the party answers, and what follows the last round."""
+        return chain(self.party.receive(message), self._after())
+
+    def _after(self) -> Iterator[Message]:
+        if self.party.done and not self._over:
+            self._over = True
+            yield from self._all_rows()
+
+    def _all_rows(self) -> Iterator[Message]:
+        for message in in_batches(self.party, self._codec):
+            yield self._keys.seal(self.holder, message)
+
+    @property
+    def _keys(self) -> Sealing:
+        if self._sealing is None:
+            raise RemoteProtocolError(f"{self.party.holding.name}: the server began without the keys of the parties")
+        return self._sealing
+
+    def state_dict(self) -> dict[str, Any]:
+        """That of the party: what follows the last round is sent again in every session."""
+        return self.party.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken; a run is taken up after its last round only when all is sent."""
+        self.party.load_state_dict(state)
+        self._over = self.party.done
+
+
+class Fitter(Teller):
+    """In the place of the holder: it is a party, takes in the rows of the others, and fits a model of its own."""
+
+    def __init__(
+        self,
+        party: Party,
+        codecs: Codecs,
+        sealing: Sealing | None,
+        labels: Labels,
+        outputs: int,
+        names: tuple[str, ...],
+    ) -> None:
+        super().__init__(party, codecs, party.m, sealing)
+        self._codecs, self._labels, self._outputs, self._names = codecs, labels, outputs, names
+        self._packets: dict[int, list[Bytes]] = {m: [] for m in range(1, self.plan.M + 1)}
+        self.private: PrivateModel | None = None
+        """The model, once all rows are here."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the rounds are over, and the model is fitted."""
+        return self.party.done and self.private is not None
+
+    def receive(self, message: Message) -> Iterator[Message]:
+        """What the party answers; or a batch of another party."""
+        if isinstance(message, Passed):
+            self._take(message.m, self._keys.open(message))
+            return iter(())
+        return super().receive(message)
+
+    def _all_rows(self) -> Iterator[Message]:
+        """Its own stay here."""
+        if self.private is None:
+            for own in in_batches(self.party, self._codec):
+                self._take(self.m, own)
+        return iter(())
+
+    def _take(self, m: int, message: Message) -> None:
+        here, name = self._packets[m], self._names[m - 1]
+        expected = self.party.done and isinstance(message, Evaluation) and message.t0 == self.t0 + len(here)
+        if not expected or len(here) == batches(self.plan):
+            raise RemoteProtocolError(f"{name}: an unexpected {type(message).__name__} after the last round")
+        assert isinstance(message, Evaluation)
+        here.append(bytes(message.packet))
+        if self.private is None and min(map(len, self._packets.values())) == batches(self.plan):
+            try:
+                phi = torch.cat([self._read(k) for k in range(batches(self.plan))])
+            except DecodeError as error:
+                raise RemoteProtocolError(str(error)) from error
+            self.private = fit(self.plan, self._outputs, phi, self._labels)
+
+    def _read(self, k: int) -> Tensor:
+        """A batch of the embeddings of all parties side by side, or of their sum."""
+        t0, plan, rows = self.t0 + k, self.plan, len(range(all_rows(self.plan))[k * BATCH : (k + 1) * BATCH])
+        packets = {m: sent[k] for m, sent in self._packets.items()}
+        if self._codecs.again_total is not None:
+            shape = rows, plan.widths[0]
+            total = self._codecs.again_total
+            return total.decode(total.add(packets, t0, shape, plan.dtype), t0, shape, plan.dtype)
+        return torch.cat(
+            [
+                self._codecs.again[m].decode(packet, t0, (rows, plan.widths[m - 1]), plan.dtype)
+                for m, packet in packets.items()
+            ],
+            1,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """With the model, which nobody sends anything for again."""
+        private = asdict(self.private) if self.private else None
+        return {"party": self.party.state_dict(), "private": private}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        self.party.load_state_dict(state["party"])
+        if found := state["private"]:
+            self.private = PrivateModel(**found | {"decided": Decided(**found["decided"])})
+
+
+def in_batches(party: Party, codec: Codec) -> Iterator[Evaluation]:
+    """The embeddings of all of a party's rows, by its final model."""
+    h = party.all_embeddings()
+    for k, some in enumerate(torch.split(h, BATCH)):
+        yield Evaluation(party.t0 + k, party.m, codec.encode(some, party.t0 + k))
+
+
+def with_private_model(
+    party: Party, codecs: Codecs, names: tuple[str, ...], secrets: PairSecrets | None, own: tuple[Labels, int] | None
+) -> PartyMachine:
+    """The party as it takes part where the holder has a model of its own; `own` are its labels and outputs."""
+    sealing = None if secrets is None else Sealing(secrets, names)
+    holder = party.plan.private_holder
+    if party.m != holder:
+        return Teller(party, codecs, holder, sealing)
+    if own is None:
+        raise RemoteProtocolError(f"{party.holding.name} told the labels; the true ones belong beside it")
+    return Fitter(party, codecs, sealing, *own, names)
