@@ -57,8 +57,8 @@ def config_of(asked: argparse.Namespace) -> RunConfig:
 def watched(config: RunConfig, data: VerticalData) -> Iterator[Told]:
     """Of each round the loss before it and how much each role alone, and all together, changed it."""
     federation = make_federation(recipe_for(config, data), data)
-    machines = (federation.server, *federation.parties)
-    models = [machine.models[name] for machine, name in zip(machines, ("server", *data.names), strict=True)]
+    parties = [party.models[name] for party, name in zip(federation.parties, data.names, strict=True)]
+    models = [federation.server.models["server"], *parties]
     plan = federation.server.plan
     before = deepcopy(models)
     for report in rounds(federation.roles[0], federation.roles[1], Meter(), 1):

@@ -270,6 +270,10 @@ def test_a_configuration_that_cannot_be_read(folder: Path) -> None:
 def test_without_certificates(federation: Threads, folder: Path) -> None:
     _, found = asked(federation.address, "--set", "network.certificates=nowhere")
     assert "nowhere/ca.crt: No such file or directory" in found["certificate"]["found"]
+    told = found["certificate"]["remedy"]
+    assert told == "ask the authority for it: cvfl certs request nowhere --party bank"
+    assert CliRunner().invoke(app, told.partition("cvfl ")[2].split()).exit_code == 0  # it can be typed as it stands
+    assert (folder / "nowhere" / "bank.key").exists()
     sets = ["--set", f"network.address={federation.address}", "--json"]
     result = CliRunner().invoke(app, ["doctor", "fed.toml", "--name", "bank", *sets])
     assert "network.certificates is not set" in result.stdout

@@ -148,7 +148,8 @@ def test_an_identity_is_read(certs: Path) -> None:
 @pytest.mark.parametrize("file", ["ca.crt", "bank.crt", "bank.key"])
 def test_a_file_that_is_missing(file: str, certs: Path) -> None:
     (certs / file).unlink()
-    with pytest.raises(ConfigError, match=f"{file}: No such file or directory; make it with: cvfl certs"):
+    remedy = "ask the authority for it: cvfl certs request"
+    with pytest.raises(ConfigError, match=f"{file}: No such file or directory; {remedy}"):
         Identity.load(certs, "bank")
 
 
@@ -172,7 +173,9 @@ def test_an_expired_certificate_is_told_where_it_is(certs: Path, monkeypatch: py
             return datetime.datetime(2100, 1, 1, tzinfo=tz)
 
     monkeypatch.setattr("cvfl.runtime.grpc.certificates.datetime.datetime", Later)
-    with pytest.raises(ConfigError, match=r"bank.crt is valid from \d{4}-\d\d-\d\d to .*, not today; renew it with"):
+    with pytest.raises(
+        ConfigError, match=r"bank.crt is valid from \d{4}-\d\d-\d\d to .*, not today; ask the authority"
+    ):
         Identity.load(certs, "bank")
 
 

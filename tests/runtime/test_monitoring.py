@@ -198,6 +198,7 @@ def test_every_query_of_the_dashboard_has_an_answer(tmp_path: Path) -> None:
             time.sleep(0.2)
         found = answered(address, 'cvfl_run_connected{role="server"}')
         assert {one["metric"]["peer"]: one["value"][1] for one in found} == {"hospital": "1", "bank": "1"}
+        assert len({one["metric"]["terms"] for one in answered(address, "cvfl_run_info")}) == 1  # agreed on by all
         spent = [(time.monotonic(), seconds(read(roles.shown[SERVER])))]
         time.sleep(1)
         spent.append((time.monotonic(), seconds(read(roles.shown[SERVER]))))

@@ -23,7 +23,7 @@ ILL = 1
 
 def doctor(
     config: Config,
-    name: Annotated[str, typer.Option(help="Which role this is: a party, by its name, or the server.")] = "server",
+    name: Annotated[str, typer.Option(help="Which role this is: a party, by its name; else the server.")] = "server",
     state: State = None,
     change: Changes = None,
     insecure: Insecure = False,
@@ -43,6 +43,8 @@ def doctor(
         typer.echo(json.dumps({"role": name, "fine": well, "findings": [asdict(one) for one in findings]}, indent=2))
     else:
         console = Console(highlight=False, markup=False)
+        if name == "server":
+            console.print("the server; a party is checked with --name NAME")
         console.print(_table(findings))
         console.print(f"{name} can take part" if well else f"{name} cannot take part yet")
     raise typer.Exit(0 if well else ILL)

@@ -14,6 +14,7 @@ from cvfl.cli.errors import extra
 from cvfl.cli.observers import Observer
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
+from cvfl.federation.agreement.terms import digest_of
 from cvfl.federation.roles import PartyRun, ServerRun
 from cvfl.runs.progress import Progress
 
@@ -93,7 +94,7 @@ def monitored(run: ServerRun | PartyRun, seen: Observer) -> Iterator[None]:
         return machine.plan.rounds if machine else None
 
     own, names = (0, run.role.names) if isinstance(run, ServerRun) else (run.role.rows.m, run.role.rows.names)
-    about = {"version": __version__, "terms": run.state.path.name}
+    about = {"version": __version__, "terms": digest_of(run.role.terms)}
     metrics = RoleMetrics(own, names, run.end.times, run.state.path / "checkpoints", about, rounds)
 
     def told(progress: Progress) -> None:
@@ -115,5 +116,5 @@ def identity_of(config: RunConfig, name: str, insecure: bool) -> Any:
         check_insecure(config.network.address)
         return None
     if config.network.certificates is None:
-        raise ConfigError("network.certificates: say where the certificates are; `cvfl certs` makes them")
+        raise ConfigError("network.certificates: say where the certificates are; `cvfl certs request` begins one")
     return Identity.load(config.network.certificates, name)

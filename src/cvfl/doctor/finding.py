@@ -50,7 +50,7 @@ def caught(what: str, findings: list[Finding]) -> Iterator[None]:
         yield
     except CvflError as error:
         found, _, remedy = str(error).rpartition("; ")
-        findings.append(wrong(what, plain(found or remedy), plain(remedy if found else "see what it says")))
+        findings.append(wrong(what, plain(found or remedy), plain(remedy if found else "mend that, and ask again")))
 
 
 def size(count: float) -> str:

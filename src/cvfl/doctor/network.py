@@ -11,6 +11,7 @@ from cryptography.x509.oid import NameOID
 
 from cvfl.config.schema import RunConfig
 from cvfl.doctor.finding import Finding, caught, fine, look, wrong
+from cvfl.privacy.identity import asking
 from cvfl.runtime.address import host_and_port
 from cvfl.runtime.grpc.channel import SERVER_NAME, Identity
 from cvfl.runtime.grpc.probe import check_listens, check_reaches, server_certificate, server_protocol
@@ -37,7 +38,8 @@ def certificate(folder: Path | None, name: str) -> tuple[list[Finding], Identity
     """The role's certificate and key, and the authority's."""
     findings: list[Finding] = []
     if folder is None:
-        return [wrong(_WHAT, "network.certificates is not set", "name their folder; `cvfl certs` makes them")], None
+        remedy = f"name their folder; {asking(Path('certs', f'{name}.crt'))}"
+        return [wrong(_WHAT, "network.certificates is not set", remedy)], None
     with caught(_WHAT, findings):
         identity = Identity.load(folder, name)
         findings += [*_of(folder, name, identity), *_key(folder / f"{name}.key")]
@@ -59,7 +61,7 @@ def _of(folder: Path, name: str, identity: Identity) -> list[Finding]:
     if name == SERVER_NAME:
         said += f", at {', '.join(_hosts(own)) or 'no host'}"
     if ends - datetime.now(UTC) < SOON:
-        return [look(_WHAT, said, f"renew it: cvfl certs request {folder} --renew")]
+        return [look(_WHAT, said, asking(folder / f"{name}.crt", renew=True))]
     return [fine(_WHAT, said)]
 
 

@@ -20,6 +20,9 @@ from cryptography.x509.oid import NameOID
 
 from cvfl.errors import ConfigError, RemoteProtocolError
 
+SERVER_NAME = "server"
+"""The name in the server's certificate; no party has it."""
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -35,7 +38,7 @@ class Identity:
         try:
             found = cls(*(path.read_bytes() for path in (ca, certificate, key)))
         except OSError as error:
-            raise ConfigError(f"{error.filename}: {error.strerror}; make it with: cvfl certs {ca.parent}") from None
+            raise ConfigError(f"{error.filename}: {error.strerror}; {asking(certificate)}") from None
         found._check(certificate)
         return found
 
@@ -44,15 +47,13 @@ class Identity:
             own, _ = (x509.load_pem_x509_certificate(content) for content in (self.certificate, self.ca))
             private = load_pem_private_key(self.key, None)
         except (ValueError, TypeError):
-            raise ConfigError(
-                f"{path}, its key or ca.crt is not what it should be; make them with: cvfl certs"
-            ) from None
+            raise ConfigError(f"{path}, its key or ca.crt is not what it should be; {asking(path)}") from None
         if own.public_key() != private.public_key():
             raise ConfigError(f"{path} and its key do not belong together; copy both again")
         if not _valid(own):
             raise ConfigError(
                 f"{path} is valid from {own.not_valid_before_utc:%Y-%m-%d} to {own.not_valid_after_utc:%Y-%m-%d}, "
-                f"not today; renew it with: cvfl certs {path.parent}"
+                f"not today; {asking(path, renew=True)}"
             )
 
     def sign(self, content: bytes) -> bytes:
@@ -81,6 +82,13 @@ class Identity:
         found = theirs.fingerprint(SHA256()).hex()
         if fingerprint is not None and found != fingerprint.replace(":", "").lower():
             raise RemoteProtocolError(f"{name}: its certificate has the fingerprint {found}, another one was agreed on")
+
+
+def asking(certificate: Path, renew: bool = False) -> str:
+    """How the role of this certificate asks the authority for one; its key stays where it is."""
+    name = certificate.stem
+    who = "--server HOST" if name == SERVER_NAME else f"--party {name}"
+    return f"ask the authority for it: cvfl certs request {certificate.parent} {who}{' --renew' if renew else ''}"
 
 
 def _valid(certificate: x509.Certificate) -> bool:

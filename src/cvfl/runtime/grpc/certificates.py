@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from cvfl.errors import ConfigError, writing
+from cvfl.privacy.identity import SERVER_NAME
 
-SERVER_NAME = "server"
 RESERVED = (SERVER_NAME, "ca")
 PEM = serialization.Encoding.PEM
 Names = Mapping[str, list[x509.GeneralName]]

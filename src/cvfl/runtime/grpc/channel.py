@@ -7,8 +7,8 @@ from pathlib import Path
 
 from cvfl.errors import ConfigError
 from cvfl.privacy import identity as privacy
+from cvfl.privacy.identity import SERVER_NAME
 from cvfl.runtime.address import is_loopback
-from cvfl.runtime.grpc.certificates import SERVER_NAME
 
 # gRPC has no switch for the version of TLS, but one for the cipher suites of TLS 1.2. This suite does not fit the
 # elliptic keys of `cvfl certs`, which leaves TLS 1.3. It is read when gRPC is loaded: others take grpc from here.

@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from cvfl.errors import ConfigError, plain, writing
+from cvfl.privacy.identity import SERVER_NAME
 from cvfl.runtime.grpc.certificates import (
     PEM,
-    SERVER_NAME,
     Names,
     authority_of,
     check_authority,
