@@ -16,6 +16,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from cvfl.errors import ConfigError
 from cvfl.models import MVCNN, Attention, Sum, Tabular, TabularMLP, party_model, server_model
+from cvfl.models.image import _channels_last
 from cvfl.models.tabular import Gates
 from cvfl.protocol import Optimizer
 from cvfl.protocol.fusion import held, joined
@@ -127,6 +128,15 @@ def test_views_may_come_in_any_order_and_often() -> None:
     x = numbers(2, 3, 1, 20, 20)
     torch.testing.assert_close(model(x[:, [2, 0, 1, 1]]), model(x), rtol=0, atol=1e-12)
     assert not torch.equal(model(x[:, :1]), model(x))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_layout_of_images_is_not_in_the_numbers(channels: int) -> None:
+    model = MVCNN(channels, 5, (20, 31), width=2).double()
+    x = torch.randn(4, 2, channels, 20, 31, dtype=torch.float64)
+    plain = model.head(model.features(x.flatten(0, 1)).unflatten(0, (4, 2)).amax(1).flatten(1))
+    assert torch.allclose(model(x), plain, rtol=0, atol=1e-12)
+    assert model.features[0](_channels_last(x.flatten(0, 1))).stride(1) == 1  # and the fast way is taken
 
 
 def test_mvcnn_is_the_papers_at_224_pixels_and_fits_every_size() -> None:

