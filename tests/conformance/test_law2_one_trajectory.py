@@ -124,6 +124,7 @@ def test_named_data(case: str, tmp_path: Path) -> None:
         "auto, budget",
         "cached rows, auto",
         "absence",
+        "reconstruction penalty",
         *cases(PRIVATE),
     ],
 )

@@ -130,6 +130,9 @@ RESTLESS: dict[str, dict[str, Any]] = {
     "secure, labels at a party": NAMED["secure, labels at a party"] | {"every": 1},
     "told labels, private model": NAMED["told labels, private model"] | {"every": 3},
     "told labels, private model, secure": NAMED["told labels, private model, secure"] | {"every": 1},
+    "told quantities, algorithm 2": NAMED["told quantities, algorithm 2"],
+    "reconstruction penalty": NAMED["reconstruction penalty"] | {"every": 3},
+    "secure, reconstruction penalty": NAMED["secure, reconstruction penalty"] | {"every": 1},
     "absence": NAMED["absence"] | {"every": 3},
     "absence, labels at a party": NAMED["absence, labels at a party"],
     "each its own, a checkpoint never": NAMED["each its own"] | {"every": 100},
@@ -141,6 +144,7 @@ MIXED = {
     "cached rows, auto",
     "feedback, algorithm 2",
     "told labels, private model, secure",
+    "secure, reconstruction penalty",
     "labels at a party, auto",
     "each its own, a checkpoint never",
 }
