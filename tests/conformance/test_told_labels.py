@@ -88,6 +88,38 @@ def test_all_that_others_hear_follows_from_the_told_labels(
     assert heard(config, tmp_path / "three") != first  # told labels of these labels, and the test would notice
 
 
+@pytest.mark.parametrize("draw", ["tell_classes", "tell_quantities"])
+def test_the_law_is_one_for_many_classes_and_for_quantities(
+    draw: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above: the table of the second run has what the first one told, and tells it as it is."""
+    write_tables(tmp_path, aligned=True)
+    table, classes = tmp_path / "bank.csv", draw == "tell_classes"
+    ages = [float(row["age"]) for row in csv.DictReader(table.read_text("utf-8").splitlines())]
+    replace_labels(
+        table, [["low", "mid", "top"][(age > 40) + (age > 65)] if classes else str(age / 30) for age in ages]
+    )
+    config = told(tmp_path, aligned=True, **AUTO | {"batch_size": 16})
+    if not classes:
+        limits = {"label_range": (-1.0, 4.0), "label_epsilon": 4.0}
+        config = config.model_copy(update={"privacy": config.privacy.model_copy(update=limits)})
+    drawn, asked = getattr(randomise, draw), []
+
+    def listened(*given: Any) -> Any:
+        asked.append(given)
+        return drawn(*given)
+
+    monkeypatch.setattr(randomise, draw, listened)
+    first = heard(config, tmp_path / "one")
+    found = drawn(*asked[0])
+    assert (found != asked[0][4]).any()
+    replace_labels(table, [asked[0][5][one] if classes else repr(one) for one in found.tolist()])
+    monkeypatch.setattr(randomise, draw, lambda *given: given[4])
+    assert heard(config, tmp_path / "two") == first
+    monkeypatch.undo()
+    assert heard(config, tmp_path / "three") != first
+
+
 def test_what_is_told_is_not_the_true_labels(tmp_path: Path) -> None:
     """With epsilon 1 about a quarter of the labels in the rows are others than the holder's, by this secret."""
     write_tables(tmp_path)
