@@ -170,7 +170,13 @@ def test_resume_without_a_run_that_was_stopped(config: Path, tmp_path: Path, mon
     assert "--resume is for runs in one process" in output
 
 
-def test_demo_shows_the_table_the_plot_and_writes_a_report(tmp_path: Path) -> None:
+@pytest.mark.parametrize("found", ["/usr/bin/cvfl", None])
+def test_demo_shows_the_table_the_plot_and_writes_a_report(
+    found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cvfl.cli.demo.shutil.which", lambda name: found)
+    monkeypatch.setattr("sys.argv", [".venv/bin/cvfl", "demo"])
+    typed = "cvfl" if found else ".venv/bin/cvfl"  # of an environment that nobody activated
     code, output = call("demo", "--out", tmp_path / "demo", "--epochs", 1)
     assert code == 0, output
     for name in ("none", "scalar b=2", "lattice b=2", "top-k b=2", "auto", "in all", "other", "fewer", "only", "1.0x"):
@@ -178,7 +184,7 @@ def test_demo_shows_the_table_the_plot_and_writes_a_report(tmp_path: Path) -> No
     runs = [line for line in output.splitlines() if line.split(" loss")[0].endswith(" 11/11")]
     assert [line.split(" 11/11")[0].strip() for line in runs] == list(RUNS)  # without a terminal a line a run
     assert (tmp_path / "demo" / "report.html").exists()
-    said = [output.index(words) for words in ("report: ", "  cvfl init federation.toml --party", "  cvfl board ")]
+    said = [output.index(words) for words in ("report: ", f"  {typed} init federation.toml --party", f"  {typed} board ")]
     assert said == sorted(said)
     assert len(list((tmp_path / "demo").glob("*/summary.json"))) == 5
 

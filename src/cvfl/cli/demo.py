@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -63,12 +65,13 @@ def demo(
 
 
 def _next(target: Path) -> str:
-    """What to do with one's own files."""
+    """What to do with one's own files, as it can be typed here."""
+    cvfl = "cvfl" if shutil.which("cvfl") else sys.argv[0]  # an environment that nobody activated
     return (
         "next, with your own tables (CSV, Parquet, Excel):\n"
-        "  cvfl init federation.toml --party bank=bank.csv --party shop=shop.csv --id ID --label bank.Y\n"
-        "  cvfl train federation.toml --compare\n"
-        f"  cvfl board {target}    (these runs in the browser; needs cvfl[board])"
+        f"  {cvfl} init federation.toml --party bank=bank.csv --party shop=shop.csv --id ID --label bank.Y\n"
+        f"  {cvfl} train federation.toml --compare\n"
+        f"  {cvfl} board {target}    (these runs in the browser; needs the extra `board`)"
     )
 
 
