@@ -184,7 +184,8 @@ def test_demo_shows_the_table_the_plot_and_writes_a_report(
     runs = [line for line in output.splitlines() if line.split(" loss")[0].endswith(" 11/11")]
     assert [line.split(" 11/11")[0].strip() for line in runs] == list(RUNS)  # without a terminal a line a run
     assert (tmp_path / "demo" / "report.html").exists()
-    said = [output.index(words) for words in ("report: ", f"  {typed} init federation.toml --party", f"  {typed} board ")]
+    wanted = ("report: ", f"  {typed} init federation.toml --party", f"  {typed} board ")
+    said = [output.index(words) for words in wanted]
     assert said == sorted(said)
     assert len(list((tmp_path / "demo").glob("*/summary.json"))) == 5
 
