@@ -6,13 +6,14 @@
                                     true labels, which never leave ──▶ a last layer, its threshold
 
 After the last round, T, every party sends the embeddings of all rows once more, training rows first, a batch at a time.
-The holder alone can read them, or with secure aggregation their sum, and answers nobody. What it fits is its own.
+The holder alone can read them, or with secure aggregation their sum, and answers nobody. What it fits is its own, and
+it fits it when the run is over to all others: how long that takes depends on true labels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -42,6 +43,7 @@ class PrivateModel:
 
 def fit(plan: Plan, outputs: int, phi: Tensor, labels: Labels) -> PrivateModel:
     """The model for the embeddings of training, validation and test rows, side by side, and their true labels."""
+    labels = labels.to(torch.device("cpu"))  # wherever a run computes, this is done here
     train, validation, test = torch.split(phi, [plan.rows, plan.validation_rows, plan.test_rows])
     layer = fit_last_layer(plan.loss, outputs, (train, labels.train), (validation, labels.validation))
     found = [layer.outputs(part).to(plan.dtype) for part in (validation, test)]
@@ -56,8 +58,6 @@ def fit(plan: Plan, outputs: int, phi: Tensor, labels: Labels) -> PrivateModel:
 class Teller:
     """In the place of a party without the labels: it is that party, and at the end sends all rows to the holder."""
 
-    settled = True
-
     def __init__(self, party: Party, codecs: Codecs, holder: int, sealing: Sealing | None) -> None:
         self.party, self.m, self.plan, self.holder = party, party.m, party.plan, holder
         self._codec, self._sealing, self._over = codecs.again[party.m], sealing, False
@@ -71,6 +71,11 @@ class Teller:
     def done(self) -> bool:
         """Whether all rounds are over, and all that follows them was sent."""
         return self.party.done and self._over
+
+    @property
+    def settled(self) -> bool:
+        """Whether the state can be kept: between the last round and its end a run is not taken up."""
+        return not self.party.done or self._over
 
     @property
     def measured(self) -> Measured | None:
@@ -98,11 +103,8 @@ class Teller:
     def _after(self) -> Iterator[Message]:
         if self.party.done and not self._over:
             self._over = True
-            yield from self._all_rows()
-
-    def _all_rows(self) -> Iterator[Message]:
-        for message in in_batches(self.party, self._codec):
-            yield self._keys.seal(self.holder, message)
+            for message in in_batches(self.party, self._codec):
+                yield self._keys.seal(self.holder, message)
 
     @property
     def _keys(self) -> Sealing:
@@ -111,17 +113,17 @@ class Teller:
         return self._sealing
 
     def state_dict(self) -> dict[str, Any]:
-        """That of the party: what follows the last round is sent again in every session."""
+        """That of the party: what follows the last round was sent, or is when that round is over again."""
         return self.party.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken; a run is taken up after its last round only when all is sent."""
+        """Continue where `state_dict` was taken; that is after the last round only when all was sent."""
         self.party.load_state_dict(state)
         self._over = self.party.done
 
 
 class Fitter(Teller):
-    """In the place of the holder: it is a party, takes in the rows of the others, and fits a model of its own."""
+    """In the place of the holder: it is a party, takes in the rows of the others, and can then fit its own model."""
 
     def __init__(
         self,
@@ -135,13 +137,14 @@ class Fitter(Teller):
         super().__init__(party, codecs, party.m, sealing)
         self._codecs, self._labels, self._outputs, self._names = codecs, labels, outputs, names
         self._packets: dict[int, list[Bytes]] = {m: [] for m in range(1, self.plan.M + 1)}
+        self._phi = torch.empty(0)
         self.private: PrivateModel | None = None
-        """The model, once all rows are here."""
+        """The model, once it is fitted."""
 
-    @property
-    def done(self) -> bool:
-        """Whether the rounds are over, and the model is fitted."""
-        return self.party.done and self.private is not None
+    def fit(self) -> None:
+        """Fit the model to all rows, which are here: after the run, since others see how long it takes."""
+        if self.private is None:
+            self.private = fit(self.plan, self._outputs, self._phi, self._labels)
 
     def receive(self, message: Message) -> Iterator[Message]:
         """What the party answers; or a batch of another party."""
@@ -150,9 +153,9 @@ class Fitter(Teller):
             return iter(())
         return super().receive(message)
 
-    def _all_rows(self) -> Iterator[Message]:
-        """Its own stay here."""
-        if self.private is None:
+    def _after(self) -> Iterator[Message]:
+        """Its own rows stay here, and it is over when those of all others are here, too."""
+        if self.party.done and not self._packets[self.m]:
             for own in in_batches(self.party, self._codec):
                 self._take(self.m, own)
         return iter(())
@@ -164,12 +167,15 @@ class Fitter(Teller):
             raise RemoteProtocolError(f"{name}: an unexpected {type(message).__name__} after the last round")
         assert isinstance(message, Evaluation)
         here.append(bytes(message.packet))
-        if self.private is None and min(map(len, self._packets.values())) == batches(self.plan):
+        if min(map(len, self._packets.values())) == batches(self.plan):
             try:
-                phi = torch.cat([self._read(k) for k in range(batches(self.plan))])
+                self._read_all()
             except DecodeError as error:
                 raise RemoteProtocolError(str(error)) from error
-            self.private = fit(self.plan, self._outputs, phi, self._labels)
+
+    def _read_all(self) -> None:
+        self._phi = torch.cat([self._read(k) for k in range(batches(self.plan))])
+        self._over = True
 
     def _read(self, k: int) -> Tensor:
         """A batch of the embeddings of all parties side by side, or of their sum."""
@@ -188,15 +194,15 @@ class Fitter(Teller):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """With the model, which nobody sends anything for again."""
-        private = asdict(self.private) if self.private else None
-        return {"party": self.party.state_dict(), "private": private}
+        """With the rows of all parties, which nobody sends again; what is fitted to them is fitted again."""
+        return {"party": self.party.state_dict(), "packets": self._packets if self._over else None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
         self.party.load_state_dict(state["party"])
-        if found := state["private"]:
-            self.private = PrivateModel(**found | {"decided": Decided(**found["decided"])})
+        if state["packets"] is not None:
+            self._packets = dict(state["packets"])
+            self._read_all()
 
 
 def in_batches(party: Party, codec: Codec) -> Iterator[Evaluation]:

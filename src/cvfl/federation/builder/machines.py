@@ -124,7 +124,7 @@ def make_federation(
             secrets.get(m),
             Secret(noise_secrets[name]) if noise_secrets and name in noise_secrets else None,
             data.present,
-            (held.to(plan.device), data.outputs) if held and m == plan.private_holder else None,
+            (held, data.outputs) if held and m == plan.private_holder else None,
         )
         for m, name in enumerate(data.names, start=1)
     )

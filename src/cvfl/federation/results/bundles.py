@@ -123,6 +123,7 @@ class BundleMaker:
             classes=tuple(classes),
             units=units,
             decided=decided,
+            scored_by=self.config.privacy.labels if self.config.privacy.private_model else "",
         )
 
     @property

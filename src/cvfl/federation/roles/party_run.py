@@ -25,7 +25,7 @@ from cvfl.federation.rows.table import TableRows
 from cvfl.federation.start import Start
 from cvfl.federation.state import ALIGNMENT, NOISE, State, kept_secret, write_secret
 from cvfl.federation.told_labels.holder import account_of
-from cvfl.federation.told_labels.private import private_of, scores_of, write_private
+from cvfl.federation.told_labels.private import fit_private, private_of, scores_of, write_private
 from cvfl.federation.told_labels.randomise import randomise_table
 from cvfl.privacy.identity import Identity
 from cvfl.privacy.relay import Holder
@@ -120,6 +120,7 @@ class PartyRun:
         A party that holds the labels has the server model, too, and the analysis of the run, which stays with it.
         """
         assert self.role.party is not None
+        fit_private([self.role.party])
         models = self.role.party.models
         hashes = {role: record.fingerprint(model) for role, model in models.items()}
         facts: dict[str, Any] = {"parameters": hashes.pop(self.name)} | hashes | {"versions": record.versions()}
