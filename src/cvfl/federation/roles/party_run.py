@@ -74,7 +74,7 @@ class PartyRun:
             config.network.checkpoint_every,
             self.identity,
             self._row_secret(),
-            kept_secret(self.state.folder / NOISE) if config.privacy.noise else None,
+            self._noise_secret(),
             PartyKeeper(self.folder / ALIGNMENT, self._rows.names, wanted=self._rows.wanted),
         )
         self.log = ActionLog(self.folder)
@@ -98,6 +98,16 @@ class PartyRun:
         """By what the first party has rows ordered: the same whenever they are settled anew for this run."""
         named = row_secret(self.config, self.name) if self.name in self.config.party else None
         return named or kept_secret(self.state.path / "row.secret")
+
+    def _noise_secret(self) -> bytes | None:
+        """What its noise comes from. Of noise that is shared each run has one of its own.
+
+        Where one party repeats its noise in another run and one does not, the sums of both together show that one.
+        """
+        privacy = self.config.privacy
+        if privacy.noise is None:
+            return None
+        return kept_secret((self.state.path if privacy.noise_shared else self.state.folder) / NOISE)
 
     def _party_rows(self) -> PartyRows:
         if self.config.data.name is not None:
