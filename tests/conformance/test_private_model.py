@@ -226,9 +226,11 @@ def _passed_up(loop: Loop, name: str) -> tuple[int, Passed] | None:
     return None
 
 
-def test_all_rows_before_the_end_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("early", [2, 7])
+def test_all_rows_before_the_end_are_refused(early: int, tmp_path: Path) -> None:
+    """Also in the last round, before the server has answered it."""
     loop = Loop(settings(**NAMED["told labels, private model"]), tmp_path)
-    while loop.server.role.rounds.server is None or loop.server.role.rounds.server.t0 < 2:
+    while loop.server.role.rounds.server is None or loop.server.role.rounds.server.t0 < early:
         loop.step()
     with pytest.raises(RemoteProtocolError, match=r"^hospital: Passed of round"):
         loop.server.role.receive(1, encode(Passed(8, 1, 2, EVALUATION, b"x")))

@@ -137,7 +137,10 @@ class Server:
 
     def _nearly_over(self) -> bool:
         """Whether some parties may have taken the last step, since they have all that they need for it."""
-        return self._stopped if self.plan.patience else self.t0 >= self.plan.rounds - 1
+        if self.plan.patience:
+            return self._stopped
+        answered = self.t0 == self.plan.rounds - 1 and self._phi is not None
+        return answered or self.t0 == self.plan.rounds
 
     def _keep(self, inbox: dict[int, Bytes], m: int, packet: Bytes, message: Message) -> None:
         if not 1 <= m <= self.plan.M or m in inbox:
