@@ -18,12 +18,13 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cvfl.errors import DecodeError, RemoteProtocolError
 from cvfl.privacy.keys import PairSecrets
+from cvfl.privacy.sealed_party import SealedParty
 from cvfl.privacy.sealing import Sealing
-from cvfl.protocol import Certificate, Codec, Codecs, Labels, Measured, Party, PartyMachine, Plan
+from cvfl.protocol import Codec, Codecs, Labels, Party, PartyMachine, Plan
 from cvfl.protocol.again import BATCH, all_rows, batches
 from cvfl.protocol.learning.decision import Decided
 from cvfl.protocol.learning.last_layer import fit_last_layer
@@ -55,17 +56,12 @@ def fit(plan: Plan, outputs: int, phi: Tensor, labels: Labels) -> PrivateModel:
     return PrivateModel(layer.tensors(plan.dtype), decided, *scores)
 
 
-class Teller:
+class Teller(SealedParty):
     """In the place of a party without the labels: it is that party, and at the end sends all rows to the holder."""
 
     def __init__(self, party: Party, codecs: Codecs, holder: int, sealing: Sealing | None) -> None:
-        self.party, self.m, self.plan, self.holder = party, party.m, party.plan, holder
-        self._codec, self._sealing, self._over = codecs.again[party.m], sealing, False
-
-    @property
-    def t0(self) -> int:
-        """The round of the party."""
-        return self.party.t0
+        super().__init__(party, sealing)
+        self.holder, self._codec, self._over = holder, codecs.again[party.m], False
 
     @property
     def done(self) -> bool:
@@ -76,21 +72,6 @@ class Teller:
     def settled(self) -> bool:
         """Whether the state can be kept: between the last round and its end a run is not taken up."""
         return not self.party.done or self._over
-
-    @property
-    def measured(self) -> Measured | None:
-        """The error of its last embedding, if it was measured."""
-        return self.party.measured
-
-    @property
-    def certified(self) -> Certificate | None:
-        """The certificate of its last embedding, if there is one."""
-        return self.party.certified
-
-    @property
-    def models(self) -> Mapping[str, nn.Module]:
-        """The party's own."""
-        return self.party.models
 
     def start(self) -> Iterator[Message]:
         """The embedding of the next round, or what follows the last one."""
@@ -104,13 +85,7 @@ class Teller:
         if self.party.done and not self._over:
             self._over = True
             for message in in_batches(self.party, self._codec):
-                yield self._keys.seal(self.holder, message)
-
-    @property
-    def _keys(self) -> Sealing:
-        if self._sealing is None:
-            raise RemoteProtocolError(f"{self.party.holding.name}: the server began without the keys of the parties")
-        return self._sealing
+                yield self._sealing.seal(self.holder, message)
 
     def state_dict(self) -> dict[str, Any]:
         """That of the party: what follows the last round was sent, or is when that round is over again."""
@@ -149,7 +124,7 @@ class Fitter(Teller):
     def receive(self, message: Message) -> Iterator[Message]:
         """What the party answers; or a batch of another party."""
         if isinstance(message, Passed):
-            self._take(message.m, self._keys.open(message))
+            self._take(message.m, self._sealing.open(message))
             return iter(())
         return super().receive(message)
 
