@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from conformance.cases import AUTO, NAMED, SECURE, settings, table_settings, write_tables
 from conformance.loop import Loop
@@ -24,7 +25,9 @@ from cvfl.federation.builder.recipe import recipe_for
 from cvfl.federation.rows.named import NamedRows
 from cvfl.federation.told_labels.randomise import Held
 from cvfl.federation.train import train
+from cvfl.privacy.private_model import fit
 from cvfl.protocol import Labels, again
+from cvfl.protocol.learning.last_layer import LastLayer
 from cvfl.runs.bundle import PRIVATE
 from cvfl.runs.directory import PARAMETERS
 from cvfl.runs.progress import Progress
@@ -160,6 +163,23 @@ def test_it_is_fitted_on_the_cpu_wherever_the_run_computes(monkeypatch: pytest.M
     assert len(found) == 2
     for labels in found:
         assert {y.device.type for y in (labels.train, labels.validation, labels.test)} == {"cpu"}
+
+
+def test_all_of_the_fit_is_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of matrices have other last bits with other threads: the outputs, too, from which scores come."""
+    table = data()
+    plan = recipe_for(small(privacy={"labels": "org1", "label_epsilon": 1.0, "private_model": True}), table).plan
+    own = Labels(table.train_labels, table.test_labels, table.validation_labels)
+    outputs, seen = LastLayer.outputs, set[int]()
+
+    def watched(layer: LastLayer, phi: torch.Tensor) -> torch.Tensor:
+        seen.update(pool["num_threads"] for pool in threadpool_info())
+        return outputs(layer, phi)
+
+    monkeypatch.setattr(LastLayer, "outputs", watched)
+    with threadpool_limits(2):
+        fit(plan, 3, torch.cat([*table.train[:1], *table.test[:1]]), own)
+    assert seen == {1}
 
 
 def test_faults_anywhere(tmp_path: Path) -> None:

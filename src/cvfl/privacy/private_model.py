@@ -18,6 +18,7 @@ from itertools import chain
 from typing import Any
 
 import torch
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from cvfl.errors import DecodeError, RemoteProtocolError
@@ -44,15 +45,17 @@ class PrivateModel:
 
 def fit(plan: Plan, outputs: int, phi: Tensor, labels: Labels) -> PrivateModel:
     """The model for the embeddings of training, validation and test rows, side by side, and their true labels."""
-    labels = labels.to(torch.device("cpu"))  # wherever a run computes, this is done here
+    own = labels.to(torch.device("cpu"))  # wherever a run computes, this is done here
     train, validation, test = torch.split(phi, [plan.rows, plan.validation_rows, plan.test_rows])
-    layer = fit_last_layer(plan.loss, outputs, (train, labels.train), (validation, labels.validation))
-    found = [layer.outputs(part).to(plan.dtype) for part in (validation, test)]
-    decided = plan.decision.fit(plan.loss, found[0], labels.validation)
-    scores = [
-        evaluate(plan.loss, z, y, decided, labels.units) if len(y) else {}
-        for z, y in zip(found, (labels.validation, labels.test), strict=True)
-    ]
+    with threadpool_limits(1):  # the same bits on any number of cores, of one kind of processor
+        choosing = validation, own.validation
+        layer = fit_last_layer(plan.loss, outputs, (train, own.train), choosing, plan.class_weight)
+        found = [layer.outputs(part).to(plan.dtype) for part in (validation, test)]
+        decided = plan.decision.fit(plan.loss, found[0], own.validation)
+        scores = [
+            evaluate(plan.loss, z, y, decided, own.units) if len(y) else {}
+            for z, y in zip(found, (own.validation, own.test), strict=True)
+        ]
     return PrivateModel(layer.tensors(plan.dtype), decided, *scores)
 
 
