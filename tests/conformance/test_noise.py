@@ -29,7 +29,7 @@ from cvfl.federation.builder.recipe import recipe_for
 from cvfl.federation.roles import ServerRun
 from cvfl.federation.state import NOISE, kept_secret
 from cvfl.federation.train import train
-from cvfl.privacy.shared import SharedNoise
+from cvfl.privacy.noise_of_sum import SharedNoise
 from cvfl.protocol import Loss, Party
 from cvfl.rng import stream
 from cvfl.runtime import Meter, rounds

@@ -19,14 +19,14 @@ from conformance.test_law3_restart import FAULTS
 from conformance.test_who_sees_what import captured
 from cvfl.config.files import parse_config
 from cvfl.config.schema import RunConfig
-from cvfl.errors import ConfigError, DataError, RemoteProtocolError
+from cvfl.errors import ConfigError, DataError, DecodeError, RemoteProtocolError
 from cvfl.federation.builder import machines
 from cvfl.federation.builder.recipe import recipe_for
 from cvfl.federation.rows.named import NamedRows
 from cvfl.federation.told_labels.randomise import Held
 from cvfl.federation.train import train
-from cvfl.privacy.private_model import fit
-from cvfl.protocol import Labels, again
+from cvfl.privacy.private_model import Fitter, fit
+from cvfl.protocol import Labels
 from cvfl.protocol.learning.last_layer import LastLayer
 from cvfl.runs.bundle import PRIVATE
 from cvfl.runs.directory import PARAMETERS
@@ -64,8 +64,7 @@ def left(folder: Path) -> dict[str, bytes]:
 def test_the_model_has_the_same_bits_after_a_fault_at_every_frame_of_the_end(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(again, "BATCH", 16)
-    monkeypatch.setattr("cvfl.privacy.private_model.BATCH", 16)
+    monkeypatch.setattr("cvfl.protocol.rows.BATCH", 16)
     write_tables(tmp_path)
     config = told(tmp_path, case)
     here = train(config, out=tmp_path / "one")
@@ -100,9 +99,12 @@ def test_a_stop_before_the_model_is_there_loses_nothing(
     """In one process, while the rows of all go to the holder or while it fits; state is kept after every round."""
     config = settings(**NAMED["told labels, private model"])
     whole = train(config, out=tmp_path / "whole", keep_seconds=0)
+    take = Fitter._take
 
-    def stopped(*_: Any) -> None:
-        raise stop
+    def stopped(*given: Any) -> None:
+        if at == "fit" or given[1] != given[0].m:  # the first of another party
+            raise stop
+        take(*given)
 
     with monkeypatch.context() as patched:
         patched.setattr(f"cvfl.privacy.private_model.{at}", stopped)
@@ -163,6 +165,13 @@ def test_it_is_fitted_on_the_cpu_wherever_the_run_computes(monkeypatch: pytest.M
     assert len(found) == 2
     for labels in found:
         assert {y.device.type for y in (labels.train, labels.validation, labels.test)} == {"cpu"}
+
+
+def test_a_packet_that_cannot_be_read_is_called_what_it_is() -> None:
+    config = small(privacy={"labels": "org1", "label_epsilon": 1.0, "private_model": True})
+    codecs = recipe_for(config, data()).codecs()
+    with pytest.raises(DecodeError, match=r"^org2, round 12: the embedding of the last pass is none of shape"):
+        codecs.last_pass[2].decode(b"", 12, (80, 4), torch.float64)
 
 
 def test_all_of_the_fit_is_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:

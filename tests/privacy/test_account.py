@@ -36,7 +36,7 @@ from cvfl.privacy.account import (
     spent_of_shared,
     training_releases,
 )
-from cvfl.privacy.shared import Shared
+from cvfl.privacy.noise_of_sum import Shared
 from cvfl.report.format import amount
 from cvfl.report.report import write_report
 from cvfl.runs.compact import compact

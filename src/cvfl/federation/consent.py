@@ -225,7 +225,7 @@ def _spent(config: RunConfig, name: str, M: int, times: int) -> str:
     assert privacy.noise is not None
     if not privacy.noise_shared:
         return f"{epsilon(privacy.noise, times, privacy.delta):.3g}"
-    shared = privacy.shared(build(config.compressor_of(name)), M, config.model_of(name).width)
+    shared = privacy.noise_of_sum(build(config.compressor_of(name)), M, config.model_of(name).width)
     assert shared is not None
     spent = spent_of_shared([(shared, times)], privacy.delta)
     return f"{spent.against_server:.3g} against the server alone, {spent.one_party:.3g} against any other party"

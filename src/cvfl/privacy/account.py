@@ -21,7 +21,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from cvfl.errors import ConfigError
-from cvfl.privacy.shared import Shared
+from cvfl.privacy.noise_of_sum import Shared
 from cvfl.protocol import Plan
 
 ORDERS = [

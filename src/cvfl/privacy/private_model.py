@@ -26,10 +26,11 @@ from cvfl.privacy.keys import PairSecrets
 from cvfl.privacy.sealed_party import SealedParty
 from cvfl.privacy.sealing import Sealing
 from cvfl.protocol import Codec, Codecs, Labels, Party, PartyMachine, Plan
-from cvfl.protocol.again import BATCH, all_rows, batches
+from cvfl.protocol.last_pass import all_rows, batches
 from cvfl.protocol.learning.decision import Decided
 from cvfl.protocol.learning.last_layer import fit_last_layer
 from cvfl.protocol.learning.metrics import evaluate
+from cvfl.protocol.rows import batch_of, batches_of
 from cvfl.wire import Bytes, Evaluation, Message, Passed
 
 
@@ -64,7 +65,7 @@ class Teller(SealedParty):
 
     def __init__(self, party: Party, codecs: Codecs, holder: int, sealing: Sealing | None) -> None:
         super().__init__(party, sealing)
-        self.holder, self._codec, self._over = holder, codecs.again[party.m], False
+        self.holder, self._codec, self._over = holder, codecs.last_pass[party.m], False
 
     @property
     def done(self) -> bool:
@@ -157,15 +158,16 @@ class Fitter(Teller):
 
     def _read(self, k: int) -> Tensor:
         """A batch of the embeddings of all parties side by side, or of their sum."""
-        t0, plan, rows = self.t0 + k, self.plan, len(range(all_rows(self.plan))[k * BATCH : (k + 1) * BATCH])
+        t0, plan, batch = self.t0 + k, self.plan, batch_of(all_rows(self.plan), k)
+        rows = batch.stop - batch.start
         packets = {m: sent[k] for m, sent in self._packets.items()}
-        if self._codecs.again_total is not None:
+        if self._codecs.last_pass_total is not None:
             shape = rows, plan.widths[0]
-            total = self._codecs.again_total
+            total = self._codecs.last_pass_total
             return total.decode(total.add(packets, t0, shape, plan.dtype), t0, shape, plan.dtype)
         return torch.cat(
             [
-                self._codecs.again[m].decode(packet, t0, (rows, plan.widths[m - 1]), plan.dtype)
+                self._codecs.last_pass[m].decode(packet, t0, (rows, plan.widths[m - 1]), plan.dtype)
                 for m, packet in packets.items()
             ],
             1,
@@ -186,8 +188,8 @@ class Fitter(Teller):
 def in_batches(party: Party, codec: Codec) -> Iterator[Evaluation]:
     """The embeddings of all of a party's rows, by its final model."""
     h = party.all_embeddings()
-    for k, some in enumerate(torch.split(h, BATCH)):
-        yield Evaluation(party.t0 + k, party.m, codec.encode(some, party.t0 + k))
+    for k in range(batches_of(len(h))):
+        yield Evaluation(party.t0 + k, party.m, codec.encode(h[batch_of(len(h), k)], party.t0 + k))
 
 
 def with_private_model(
