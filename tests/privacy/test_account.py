@@ -254,6 +254,22 @@ def test_the_account_of_shared_noise(tmp_path: Path) -> None:
     assert said in noise_lines(summary)[0]
 
 
+@pytest.mark.parametrize(("M", "others"), [(2, 0.007), (4, 0.016), (8, 0.034), (16, 0.07)])
+def test_what_a_coarse_grid_costs_is_as_the_page_says(M: int, others: float) -> None:
+    """docs/noise.md: that of `auto` beside one that is so fine that it costs nothing."""
+    for noise, most, most_of_all in ((0.5, 0.007, others), (1.0, 0.016, 0.016), (2.0, 0.003, 0.003)):
+        coarse = Shared.of(1.0, noise, 2 / 63, M, 256)
+        steps = 2.0**19
+        fine = coarse.model_copy(update={"length": int(steps**2), "variance": (noise * steps) ** 2, "step": 1 / steps})
+        ours, best = (spent_of_shared([(one, 1)], 1e-5) for one in (coarse, fine))
+        assert ours.one_party < (1 + most) * best.one_party
+        assert ours.all_parties < (1 + most) * best.all_parties
+        assert (ours.against_server or 9e9) < (1 + most) * (best.against_server or 0)
+        assert (ours.against_others or 9e9) < (1 + most_of_all) * (best.against_others or 0)
+        if noise == 0.5:
+            assert (ours.against_others or 0) > (1 + 0.9 * others) * (best.against_others or 9e9)
+
+
 @pytest.fixture(scope="module")
 def noisy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("noisy") / "run"
