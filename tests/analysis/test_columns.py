@@ -113,6 +113,16 @@ def test_the_server_of_other_roles_has_no_columns(tmp_path: Path) -> None:
     assert analysis(tmp_path / "loop" / "run").parties is not None
 
 
+def test_with_a_private_model_every_party_learns_of_its_own_columns_as_without_one(tmp_path: Path) -> None:
+    tables(tmp_path)
+    told = {"labels": "bank", "label_epsilon": 4.0}
+    auto = {"compressor": "auto", "server_compressor": "auto", "epochs": 2}
+    for name, privacy in (("with", told | {"private_model": True}), ("without", told)):
+        Loop(config(tmp_path, privacy=privacy, **auto), tmp_path / name).run()
+    for party in ("bank", "shop"):
+        assert own_columns(tmp_path / "with" / "models", party) == own_columns(tmp_path / "without" / "models", party)
+
+
 @pytest.mark.parametrize(("model", "quantity"), [("linear", False), ("wide_deep", True)])
 def test_with_auto_every_party_learns_of_its_own_columns_from_training_rows(
     tmp_path: Path, model: str, quantity: bool

@@ -430,7 +430,10 @@ def test_what_told_labels_add_is_within_their_bound(wine, audits):
 
 @pytest.mark.parametrize(
     ("changes", "sees", "of"),
-    [(("folding=true",), "embedding", {"hospital", "insurer"}), (SECURE, "sum of all", {"hospital", "insurer"})],
+    [
+        (("folding=true",), ("embedding", "held-out embedding"), {"hospital", "insurer"}),
+        (SECURE, ("sum of all", "held-out sum of all"), {"hospital", "insurer"}),
+    ],
     ids=["open", "secure"],
 )
 def test_the_holder_of_a_private_model_is_told_all_rows_once_more(changes, sees, of, tmp_path):
@@ -438,9 +441,11 @@ def test_the_holder_of_a_private_model_is_told_all_rows_once_more(changes, sees,
     audit = audit_run(train(tmp_path, WINE, "private", *told, "privacy.private_model=true"))
     plain = audit_run(train(tmp_path, WINE, "told", *told))
     more = [found for found in audit.features if found not in plain.features]
-    assert {(found.observers, found.sees, found.party) for found in more} == {(("bank",), sees, name) for name in of}
-    assert {(found.stage, found.looks, found.held_out) for found in more} == {("end", 1, False)}
-    assert all(found.r2 > 0.05 for found in more)
+    told_of = {(found.observers, found.sees, found.party) for found in more}
+    assert told_of == {(("bank",), kind, name) for kind in sees for name in of}
+    assert {(found.stage, found.looks, found.held_out) for found in more} == {("end", 1, False), ("end", 1, True)}
+    assert all(found.held_out == (found.sees == sees[1]) for found in more)
+    assert all(found.r2 > 0.05 for found in more if not found.held_out)
     assert [found for found in audit.features if found not in more] == list(plain.features)
     assert audit.told == plain.told  # the others hear nothing of it
 

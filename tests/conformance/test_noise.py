@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import math
 import random
+import shutil
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,10 @@ from cvfl.errors import RemoteProtocolError
 from cvfl.federation.agreement.terms import offer_of, terms_of
 from cvfl.federation.builder.machines import Federation, make_federation
 from cvfl.federation.builder.recipe import recipe_for
-from cvfl.federation.roles import PartyRun, ServerRun
+from cvfl.federation.roles import ServerRun
+from cvfl.federation.state import NOISE, kept_secret
 from cvfl.federation.train import train
+from cvfl.privacy.noise_of_sum import SharedNoise
 from cvfl.protocol import Loss, Party
 from cvfl.rng import stream
 from cvfl.runtime import Meter, rounds
@@ -158,15 +160,14 @@ def expected(config: RunConfig) -> Outcome:
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parties that have the secrets which `expected` is given."""
+    """Parties that have the secrets which `expected` is given, wherever they keep them."""
 
-    def party(config: RunConfig, name: str, folder: Path, stack: ExitStack, **options: Any) -> PartyRun:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "noise.secret").write_bytes(SECRETS[name])
-        return PartyRun(config, name, folder, stack, **options)
+    def secret(path: Path) -> bytes:
+        if path.name != NOISE:
+            return kept_secret(path)
+        return next(SECRETS[folder.name] for folder in path.parents if folder.name in SECRETS)
 
-    monkeypatch.setattr("conformance.loop.PartyRun", party)
-    monkeypatch.setattr("conformance.threads.PartyRun", party)
+    monkeypatch.setattr("cvfl.federation.roles.party_run.kept_secret", secret)
 
 
 @pytest.mark.usefixtures("given")
@@ -244,6 +245,58 @@ def test_a_restart_tells_no_other_sum_of_shared_noise(every: int, tmp_path: Path
     assert sum(len(packets) > 1 for packets in told.values()) > 2
     assert all(len(set(packets)) == 1 for packets in told.values())
     assert len({packets[0] for (m, _), packets in told.items() if m == 0}) == config.rounds
+
+
+def test_noise_that_is_shared_is_of_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bank has the same rows in the same order again, the shop has others: both draw anew, but in a restart."""
+    write_tables(tmp_path)
+    privacy = PRIVACY | SHARED
+    config = table_settings(tmp_path, every=100, rounds=2, **{"privacy": privacy, "compressor": "auto"} | SUM)
+    released: dict[tuple[str, int, bytes], Tensor] = {}
+    repeated, release = 0, SharedNoise.__call__
+
+    def heard(self: SharedNoise, h: Tensor, purpose: str, t0: int) -> Tensor:
+        nonlocal repeated
+        out, key = release(self, h, purpose, t0), (purpose, t0, h.detach().numpy().tobytes())
+        repeated += key in released
+        assert released.setdefault(key, out).equal(out)
+        return out
+
+    monkeypatch.setattr(SharedNoise, "__call__", heard)
+
+    def told() -> dict[tuple[str, int, bytes], Tensor]:
+        released.clear()
+        loop = Loop(config, tmp_path / "state")
+        for part in ("run", "models"):
+            shutil.rmtree(tmp_path / "state" / part, ignore_errors=True)
+        loop.run({25: Loop.kill_all})
+        return dict(released)
+
+    first = told()
+    table = tmp_path / "shop.csv"
+    table.write_text(table.read_text("utf-8").replace("Kiel", "Bonn"), "utf-8")
+    second = told()
+    assert repeated
+    same_rows = first.keys() & second.keys()
+    assert any(purpose == "embedding" and t0 == 0 for purpose, t0, _ in same_rows)
+    assert not any(first[key].equal(second[key]) for key in same_rows)
+
+
+def test_noise_that_is_shared_is_never_in_two_runs_of_some_parties(tmp_path: Path) -> None:
+    """One party alone has begun anew: the others would repeat their noise, and it would not."""
+    config = RUNS["shared"].model_copy(
+        update={"network": RUNS["shared"].network.model_copy(update={"checkpoint_every": 100})}
+    )
+    loop = Loop(config, tmp_path)
+    while loop.server.role.rounds.server is None or loop.server.role.rounds.server.t0 < 1:
+        loop.step()
+    loop.restart = True
+    loop.kill("bank")
+    loop.restart = False
+    with pytest.raises(RemoteProtocolError, match=r"^hospital: from the server: .* start every party with --restart"):
+        loop.run()
+    loop.restart_all()
+    assert len(loop.run().history) == config.rounds
 
 
 def test_the_sum_has_the_noise_of_all_and_a_party_alone_a_part_of_it() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from conformance.cases import AUTO, NAMED, SECURE, settings, table_settings, write_tables
 from conformance.loop import Loop
@@ -16,14 +19,24 @@ from conformance.test_law3_restart import FAULTS
 from conformance.test_who_sees_what import captured
 from cvfl.config.files import parse_config
 from cvfl.config.schema import RunConfig
-from cvfl.errors import ConfigError, RemoteProtocolError
+from cvfl.errors import ConfigError, DataError, DecodeError, RemoteProtocolError
+from cvfl.federation.builder import machines
+from cvfl.federation.builder.recipe import recipe_for
+from cvfl.federation.rows.named import NamedRows
+from cvfl.federation.told_labels.randomise import Held
 from cvfl.federation.train import train
-from cvfl.protocol import again
+from cvfl.privacy.private_model import Fitter, fit
+from cvfl.protocol import Labels
+from cvfl.protocol.learning.last_layer import LastLayer
 from cvfl.runs.bundle import PRIVATE
 from cvfl.runs.directory import PARAMETERS
+from cvfl.runs.progress import Progress
+from cvfl.serving.bundles import read_bundles
 from cvfl.wire import Passed, decode, encode
 from cvfl.wire.frame import kind_of
 from cvfl.wire.message import EVALUATION, PASSED
+from federations import config as small
+from federations import data
 
 pytestmark = pytest.mark.usefixtures("tidy")
 OWN = {"labels": "bank", "label_epsilon": 2.0, "private_model": True}
@@ -51,8 +64,7 @@ def left(folder: Path) -> dict[str, bytes]:
 def test_the_model_has_the_same_bits_after_a_fault_at_every_frame_of_the_end(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(again, "BATCH", 16)
-    monkeypatch.setattr("cvfl.privacy.private_model.BATCH", 16)
+    monkeypatch.setattr("cvfl.protocol.rows.BATCH", 16)
     write_tables(tmp_path)
     config = told(tmp_path, case)
     here = train(config, out=tmp_path / "one")
@@ -77,6 +89,106 @@ def _same_private(loop: Loop, models: Path, account: dict[str, Any], expected: d
     found = left(models)
     weights = {name: value for name, value in found.items() if name.endswith(".safetensors")}
     return told == account and weights.items() <= expected.items() and found.keys() == expected.keys()
+
+
+@pytest.mark.parametrize("at", ["Fitter._take", "fit"])
+@pytest.mark.parametrize("stop", [SystemError, KeyboardInterrupt])
+def test_a_stop_before_the_model_is_there_loses_nothing(
+    at: str, stop: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one process, while the rows of all go to the holder or while it fits; state is kept after every round."""
+    config = settings(**NAMED["told labels, private model"])
+    whole = train(config, out=tmp_path / "whole", keep_seconds=0)
+    take = Fitter._take
+
+    def stopped(*given: Any) -> None:
+        if at == "fit" or given[1] != given[0].m:  # the first of another party
+            raise stop
+        take(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"cvfl.privacy.private_model.{at}", stopped)
+        if stop is KeyboardInterrupt:
+            assert not train(config, out=tmp_path / "run", keep_seconds=0).summary["completed"]
+            with pytest.raises(DataError, match=r"the private model of bank is missing, which alone scores"):
+                read_bundles([tmp_path / "run"])
+        else:
+            with pytest.raises(stop):
+                train(config, out=tmp_path / "run", keep_seconds=0)
+    repeated: list[Progress] = []
+    found = train(config, out=tmp_path / "run", resume=True, on_round=repeated.append)
+    assert len(repeated) == (0 if at == "fit" else 1)
+    assert found.summary["completed"]
+    assert found.summary["label_privacy"] == whole.summary["label_privacy"]
+    assert found.summary["bytes"] == whole.summary["bytes"]
+    kept, weights = (left(tmp_path / name / PARAMETERS) for name in ("run", "whole")), "server.safetensors"
+    assert len({one[weights] for one in kept}) == 1
+    server, _ = read_bundles([tmp_path / "run"]).everyone()
+    assert server.private
+
+
+def test_the_run_is_over_to_all_others_before_it_is_fitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long a fit takes depends on true labels, so nobody waits for it; a kill while it goes on repeats it alone."""
+    config = settings(**NAMED["told labels, private model"])
+    expected = in_process(config)
+    loop = Loop(config, tmp_path)
+
+    def stopped(*_: Any) -> None:
+        raise SystemError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("cvfl.privacy.private_model.fit", stopped)
+        while not loop.over:
+            loop.step()
+        with pytest.raises(SystemError):
+            loop.parties["bank"].finish(tmp_path / "models")
+    loop.kill("bank")
+    assert loop.parties["bank"].role.done
+    same(loop.outcome(), expected)
+    assert left(tmp_path / "models").keys() == {"server.model.json", "server.safetensors"}
+
+
+def test_it_is_fitted_on_the_cpu_wherever_the_run_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Embeddings that were decoded are there, and so have true labels to be."""
+    table = data()
+    held = Labels(table.train_labels, table.test_labels, table.validation_labels)
+    config = small(privacy={"labels": "org1", "label_epsilon": 1.0, "private_model": True})
+    recipe = recipe_for(config, table)
+    recipe = replace(recipe, plan=replace(recipe.plan, device=torch.device("meta")))
+    own: list[tuple[Labels, int] | None] = [
+        NamedRows(config, "org1", table, Held(held, ()))._own_labels(recipe, table.outputs)
+    ]
+    monkeypatch.setattr(machines, "party_machine", lambda *given: own.append(given[-1]))
+    monkeypatch.setattr(machines, "server_machine", lambda *given: None)
+    machines.make_federation(recipe, table, held=held)
+    found = [one[0] for one in own if one is not None]
+    assert len(found) == 2
+    for labels in found:
+        assert {y.device.type for y in (labels.train, labels.validation, labels.test)} == {"cpu"}
+
+
+def test_a_packet_that_cannot_be_read_is_called_what_it_is() -> None:
+    config = small(privacy={"labels": "org1", "label_epsilon": 1.0, "private_model": True})
+    codecs = recipe_for(config, data()).codecs()
+    with pytest.raises(DecodeError, match=r"^org2, round 12: the embedding of the last pass is none of shape"):
+        codecs.last_pass[2].decode(b"", 12, (80, 4), torch.float64)
+
+
+def test_all_of_the_fit_is_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of matrices have other last bits with other threads: the outputs, too, from which scores come."""
+    table = data()
+    plan = recipe_for(small(privacy={"labels": "org1", "label_epsilon": 1.0, "private_model": True}), table).plan
+    own = Labels(table.train_labels, table.test_labels, table.validation_labels)
+    outputs, seen = LastLayer.outputs, set[int]()
+
+    def watched(layer: LastLayer, phi: torch.Tensor) -> torch.Tensor:
+        seen.update(pool["num_threads"] for pool in threadpool_info())
+        return outputs(layer, phi)
+
+    monkeypatch.setattr(LastLayer, "outputs", watched)
+    with threadpool_limits(2):
+        fit(plan, 3, torch.cat([*table.train[:1], *table.test[:1]]), own)
+    assert seen == {1}
 
 
 def test_faults_anywhere(tmp_path: Path) -> None:
@@ -143,9 +255,11 @@ def _passed_up(loop: Loop, name: str) -> tuple[int, Passed] | None:
     return None
 
 
-def test_all_rows_before_the_end_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("early", [2, 7])
+def test_all_rows_before_the_end_are_refused(early: int, tmp_path: Path) -> None:
+    """Also in the last round, before the server has answered it."""
     loop = Loop(settings(**NAMED["told labels, private model"]), tmp_path)
-    while loop.server.role.rounds.server is None or loop.server.role.rounds.server.t0 < 2:
+    while loop.server.role.rounds.server is None or loop.server.role.rounds.server.t0 < early:
         loop.step()
     with pytest.raises(RemoteProtocolError, match=r"^hospital: Passed of round"):
         loop.server.role.receive(1, encode(Passed(8, 1, 2, EVALUATION, b"x")))

@@ -201,6 +201,28 @@ def test_owners_are_shown_what_their_mode_shows(mode: str) -> None:
         assert said in shown[key]
 
 
+TOLD = {"labels": "bank", "label_epsilon": 2.0, "private_model": True}
+MASKED: dict[str, Any] = {"server_model": {"name": "sum"}, "compressor": "auto"}
+SEALED = "only sizes and times: what it passes on is sealed"
+
+
+@pytest.mark.parametrize("labels", [TOLD, {"labels": "bank"}], ids=["private model", "labels at a party"])
+def test_of_two_parties_one_that_gets_the_sum_has_the_embedding_of_the_other(labels: dict[str, Any]) -> None:
+    config = settings(**MASKED | {"privacy": labels | {"aggregation": "secure"}})
+    of_two, of_three = (consent_of(config, "shop", NAMES[-M:], (), terms_of(config)).shown for M in (2, 3))
+    assert of_two["bank sees"].startswith("your embedding of every")
+    assert of_three["bank sees"].startswith("the sum of all parties' embeddings of every")
+
+
+@pytest.mark.parametrize("changes", [{}, {"folding": True}, MASKED | {"privacy": TOLD | {"aggregation": "secure"}}])
+def test_what_the_server_passes_on_for_a_private_model_is_shown(changes: dict[str, Any]) -> None:
+    shown = consent(name="shop", **{"privacy": TOLD} | changes).shown["the server sees"]
+    assert shown.startswith(("your embedding of every", "the sum of all"))
+    assert shown.endswith(SEALED)
+    without = {key: value for key, value in TOLD.items() if key != "private_model"}
+    assert SEALED not in consent(name="shop", privacy=without).shown["the server sees"]
+
+
 def with_label(**changes: Any) -> RunConfig:
     values = {"rounds": 1, "step_size": {"eta": 0.1}, "party": {"bank": {"table": "b.csv", "label": "y"}, "shop": {}}}
     return parse_config({"data": {"id": "ID"}} | values | changes)

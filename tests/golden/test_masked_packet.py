@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cvfl.compress import Masked, Scalar, Wrapped
 from cvfl.privacy.keys import PairSecrets
 from cvfl.privacy.masks import Masks
-from cvfl.privacy.shared import Shared
+from cvfl.privacy.noise_of_sum import Shared
 from cvfl.wire import encode_packet, pack
 from golden.test_wire_format import Example
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import sys
 from collections import Counter
 from pathlib import Path
@@ -35,7 +36,7 @@ from cvfl.privacy.account import (
     spent_of_shared,
     training_releases,
 )
-from cvfl.privacy.shared import Shared
+from cvfl.privacy.noise_of_sum import Shared
 from cvfl.report.format import amount
 from cvfl.report.report import write_report
 from cvfl.runs.compact import compact
@@ -244,11 +245,29 @@ def test_the_account_of_shared_noise(tmp_path: Path) -> None:
     assert both.training.one_party < composed([found, more]).training.one_party
     one = found.training
     text = " ".join(re.sub(r"<[^>]*>", " ", (tmp_path / "run" / "report.html").read_text()).split())
-    assert "norm at most 1, noise 2 of it in the sum of 3, δ 10⁻⁶" in text
+    noise = "norm at most 1, noise 2 of it in the sum of 3, δ 10⁻⁶"
+    assert f"{noise}; ε at one party is against any one other party" in text
     assert f"training row, against the server alone 3 {amount(one.against_server or 0)}" in text
     assert f"training row, against all others together 3 {amount(one.against_others or 0)}" in text
-    said = f"ε {one.one_party:.3g} at one party ({one.against_server:.3g} against the server alone, "
+    assert f"{amount(one.one_party)} δ 10⁻⁶, at one party, against any one other party; ε " in text
+    said = f"ε {one.one_party:.3g} at one party (against any one other party; {one.against_server:.3g} against the "
     assert said in noise_lines(summary)[0]
+
+
+@pytest.mark.parametrize(("M", "others"), [(2, 0.007), (4, 0.016), (8, 0.034), (16, 0.07)])
+def test_what_a_coarse_grid_costs_is_as_the_page_says(M: int, others: float) -> None:
+    """docs/noise.md: that of `auto` beside one that is so fine that it costs nothing."""
+    for noise, most, most_of_all in ((0.5, 0.007, others), (1.0, 0.016, 0.016), (2.0, 0.003, 0.003)):
+        coarse = Shared.of(1.0, noise, 2 / 63, M, 256)
+        steps = 2.0**19
+        fine = coarse.model_copy(update={"length": int(steps**2), "variance": (noise * steps) ** 2, "step": 1 / steps})
+        ours, best = (spent_of_shared([(one, 1)], 1e-5) for one in (coarse, fine))
+        assert ours.one_party < (1 + most) * best.one_party
+        assert ours.all_parties < (1 + most) * best.all_parties
+        assert (ours.against_server or 9e9) < (1 + most) * (best.against_server or 0)
+        assert (ours.against_others or 9e9) < (1 + most_of_all) * (best.against_others or 0)
+        if noise == 0.5:
+            assert (ours.against_others or 0) > (1 + 0.9 * others) * (best.against_others or 9e9)
 
 
 @pytest.fixture(scope="module")
@@ -265,9 +284,10 @@ def test_a_run_records_it_and_the_report_shows_it(noisy: Path, tmp_path: Path) -
     )
     assert found == Account(**NOISY, parties=3, training=training, held_out=held_out)
     text = " ".join(re.sub(r"<[^>]*>", " ", (noisy / "report.html").read_text()).split())
-    assert f"Privacy of a training row ε {amount(training.one_party)} δ 10⁻⁶, at one party; ε " in text
+    against = "at one party, against all others together; ε "
+    assert f"Privacy of a training row ε {amount(training.one_party)} δ 10⁻⁶, {against}" in text
     assert f"ε {amount(training.all_parties)} over all 3" in text
-    assert "norm at most 1, noise 2 of it, δ 10⁻⁶" in text
+    assert "norm at most 1, noise 2 of it, δ 10⁻⁶; ε at one party is against all others together" in text
     assert f"training row 3 {amount(training.one_party)} {amount(training.all_parties)} held-out row 2 " in text
     open_run = tmp_path / "open"
     train(config(rounds=2), data(), out=open_run, name="open")
@@ -276,7 +296,16 @@ def test_a_run_records_it_and_the_report_shows_it(noisy: Path, tmp_path: Path) -
     write_report([open_run, noisy], tmp_path / "both.html")
     both = " ".join(re.sub(r"<[^>]*>", " ", (tmp_path / "both.html").read_text()).split())
     assert "Rounds ε Up MB" in both
-    assert "ε is that of a training row at one party." in both
+    assert "ε is that of a training row at one party, against all others together." in both
+    summary = json.loads((noisy / "summary.json").read_text())
+    of_all = Shared.of(1.0, 2.0, 2 / 63, 3, 4).model_dump()
+    parts = {kind: summary["privacy"][kind] | {"against_server": 1.0} for kind in ("training", "held_out")}
+    shared = summary["privacy"] | parts | {"shared": of_all}
+    shutil.copytree(noisy, tmp_path / "shared")
+    (tmp_path / "shared" / "summary.json").write_text(json.dumps(summary | {"privacy": shared, "name": "shared"}))
+    write_report([noisy, tmp_path / "shared"], tmp_path / "kinds.html")
+    kinds = " ".join(re.sub(r"<[^>]*>", " ", (tmp_path / "kinds.html").read_text()).split())
+    assert "against all others together (noisy); against any one other party (shared)." in kinds
 
 
 def test_a_published_record_keeps_it(noisy: Path, tmp_path: Path) -> None:
@@ -289,9 +318,10 @@ def test_a_published_record_keeps_it(noisy: Path, tmp_path: Path) -> None:
 def test_the_terminal_shows_it(noisy: Path) -> None:
     summary = json.loads((noisy / "summary.json").read_text())
     one, other = noise_lines(summary)
-    numbers = f"ε {epsilon(2, 3, 1e-6):.3g} at one party, {epsilon(2, 9, 1e-6):.3g} at all 3; δ 1e-06; sent 3 times"
+    against = "at one party (against all others together), "
+    numbers = f"ε {epsilon(2, 3, 1e-6):.3g} {against}{epsilon(2, 9, 1e-6):.3g} at all 3; δ 1e-06; sent 3 times"
     assert one == f"training row: {numbers}"
-    assert other.startswith(f"held-out row: ε {epsilon(2, 2, 1e-6):.3g} at one party, ")
+    assert other.startswith(f"held-out row: ε {epsilon(2, 2, 1e-6):.3g} {against}")
     assert noise_lines(summary | {"privacy": None}) == []
     never = summary["privacy"]["held_out"] | {"releases": 0}
     assert noise_lines(summary | {"privacy": summary["privacy"] | {"held_out": never}}) == [one]

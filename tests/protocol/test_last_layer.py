@@ -12,6 +12,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from cvfl.protocol import Loss
 from cvfl.protocol.learning import last_layer
 from cvfl.protocol.learning.last_layer import STRENGTHS, fit_last_layer
+from cvfl.protocol.learning.objective import ClassWeight, Objective
 from cvfl.rng import stream
 
 NOBODY = torch.zeros(0, 5), torch.zeros(0)
@@ -79,6 +80,38 @@ def test_classes_that_are_missing_are_never_chosen(classes: list[int], two: bool
     assert bool(torch.isfinite(z).all())
     chosen = (z[:, 0] > 0).double() if two else z.argmax(1)
     assert set(chosen.tolist()) <= set(y.tolist())
+
+
+@pytest.mark.parametrize("loss", [Loss.BINARY, Loss.MULTICLASS])
+@pytest.mark.parametrize("weights", ["balanced", (1.0, 8.0, 3.0)])
+def test_rows_are_weighed_by_their_class_in_the_fit_and_in_the_choice(loss: Loss, weights: ClassWeight) -> None:
+    phi, some = embeddings(300), embeddings(200, seed=1)
+    y, theirs = labels(loss, phi), labels(loss, some)
+    found = fit_last_layer(loss, 3 if loss is Loss.MULTICLASS else 1, (phi, y), (some, theirs), weights)
+    X = ((phi - phi.mean(0)) / phi.std(0, correction=0)).numpy()
+    each = Objective.of(loss, weights, y)
+    known = each.weights
+    assert known is not None
+    by_class = {c: float(known[int(c)]) for c in np.unique(y)}
+    lost = {}
+    for strength in STRENGTHS:
+        model = LogisticRegression(C=strength, max_iter=200, class_weight=by_class).fit(X, y.numpy())
+        z = model.decision_function(((some - phi.mean(0)) / phi.std(0, correction=0)).numpy()).reshape(200, -1)
+        lost[strength] = float(each.by_class(torch.from_numpy(z), loss.labels(theirs, torch.float64)))
+        if lost[strength] == min(lost.values()):
+            expected = model.decision_function(X).reshape(300, -1)
+    assert found.outputs(phi).numpy() == pytest.approx(expected, abs=1e-9)
+    plain = fit_last_layer(loss, 3 if loss is Loss.MULTICLASS else 1, (phi, y), (some, theirs))
+    assert not np.allclose(plain.b, found.b)
+
+
+@pytest.mark.parametrize("loss", Loss)
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_of_few_rows_there_is_a_layer_too(loss: Loss, rows: int) -> None:
+    phi = embeddings(rows)
+    outputs = 3 if loss is Loss.MULTICLASS else 1
+    found = fit_last_layer(loss, outputs, (phi, labels(loss, phi)), (NOBODY[0], labels(loss, phi)[:0]))
+    assert bool(torch.isfinite(found.outputs(phi)).all())
 
 
 def test_columns_that_all_rows_share_tell_nothing() -> None:

@@ -20,7 +20,6 @@ from cvfl.runs.actions import NAME, read_actions
 from cvfl.runs.bundle import PRIVATE
 from cvfl.runs.directory import PARAMETERS
 from cvfl.scratch import Scratch
-from cvfl.serving import course
 from cvfl.serving.apart import PartyPrediction, ServerPrediction
 from cvfl.serving.bundles import read_bundles, start_from
 from cvfl.serving.newrows import NewLabels
@@ -110,7 +109,7 @@ def prepared(tmp_path, kind="binary", **changes):
 
 @pytest.mark.parametrize("kind", ["binary", "several", "quantity"])
 def test_scores_are_those_of_one_process(kind, tmp_path, stack, monkeypatch):
-    monkeypatch.setattr(course, "BATCH", 16)
+    monkeypatch.setattr("cvfl.protocol.rows.BATCH", 16)
     run, config, expected, _ = prepared(tmp_path, kind)
     roles = Roles(config, run, stack)
     roles.run()
@@ -134,7 +133,7 @@ def test_scores_are_those_of_one_process(kind, tmp_path, stack, monkeypatch):
     ids=["private labels", "secure", "both", "private model", "private model, secure", "auto", "clip"],
 )
 def test_every_mode_predicts(changes, tolerance, tmp_path, stack, monkeypatch):
-    monkeypatch.setattr(course, "BATCH", 16)
+    monkeypatch.setattr("cvfl.protocol.rows.BATCH", 16)
     run, config, expected, _ = prepared(tmp_path, **changes)
     roles = Roles(config, run, stack)
     roles.run()
@@ -157,7 +156,7 @@ PARTLY = {
 
 @pytest.mark.parametrize("mode", PARTLY)
 def test_rows_of_the_label_holder_are_scored_with_whoever_holds_them(mode, tmp_path, stack, monkeypatch):
-    monkeypatch.setattr(course, "BATCH", 2)  # the shop holds none of the last batch
+    monkeypatch.setattr("cvfl.protocol.rows.BATCH", 2)  # the shop holds none of the last batch
     run, config, expected, _ = prepared(tmp_path, **PARTLY[mode])
     roles = Roles(config, run, stack)
     roles.run()
@@ -251,7 +250,7 @@ def test_the_private_model_scores_and_the_next_month_starts_from_the_public_one(
 
 
 def test_rows_that_were_taken_as_they_are_stay_so(tmp_path, stack, monkeypatch):
-    monkeypatch.setattr(course, "BATCH", 16)
+    monkeypatch.setattr("cvfl.protocol.rows.BATCH", 16)
     frames = tables.frames()
     ordered = {"bank": frames["bank"], "shop": frames["shop"].take(list(range(tables.ROWS))[::-1])}
     without = {name: table.drop_columns("person") for name, table in ordered.items()}
@@ -267,7 +266,7 @@ def test_rows_that_were_taken_as_they_are_stay_so(tmp_path, stack, monkeypatch):
 
 def test_who_sees_what(once, tmp_path, stack, monkeypatch):
     """Scores go down to the party that had the label alone; where labels stay with it, nobody else can read a batch."""
-    monkeypatch.setattr(course, "BATCH", 16)
+    monkeypatch.setattr("cvfl.protocol.rows.BATCH", 16)
     run, config, _ = once
     roles = Roles(config, run, stack)
     roles.run()
@@ -288,7 +287,7 @@ def _is(frame: bytes, purpose: Purpose) -> bool:
 
 
 def test_bytes_are_counted_as_prediction(once, stack, monkeypatch):
-    monkeypatch.setattr(course, "BATCH", 16)
+    monkeypatch.setattr("cvfl.protocol.rows.BATCH", 16)
     run, config, _ = once
     roles = Roles(config, run, stack)
     roles.run()
@@ -302,7 +301,7 @@ def test_bytes_are_counted_as_prediction(once, stack, monkeypatch):
 
 def test_what_roles_log_of_a_prediction(tmp_path, stack, monkeypatch):
     """A line a session, with the rows and all frames; both ends say the same, and nobody's rows are in it."""
-    monkeypatch.setattr(course, "BATCH", 16)
+    monkeypatch.setattr("cvfl.protocol.rows.BATCH", 16)
     run, config, expected, _ = prepared(tmp_path)
     roles = Roles(config, run, stack)
     roles.run()
@@ -338,7 +337,7 @@ def test_what_roles_log_of_a_prediction(tmp_path, stack, monkeypatch):
 
 
 def test_a_session_that_breaks_is_a_line_of_its_own(tmp_path, stack, monkeypatch):
-    monkeypatch.setattr(course, "BATCH", 16)
+    monkeypatch.setattr("cvfl.protocol.rows.BATCH", 16)
     run, config, _, _ = prepared(tmp_path)
     roles = Roles(config, run, stack)
     for one in roles.parties:
@@ -358,7 +357,7 @@ def test_a_session_that_breaks_is_a_line_of_its_own(tmp_path, stack, monkeypatch
 @pytest.mark.parametrize("after", range(1, 40, 6))
 @pytest.mark.parametrize("name", ["bank", "shop"])
 def test_a_connection_that_breaks_changes_nothing(name, after, tmp_path, stack, monkeypatch, once):
-    monkeypatch.setattr(course, "BATCH", 16)
+    monkeypatch.setattr("cvfl.protocol.rows.BATCH", 16)
     run, config, expected = once
     roles = Roles(config, run, stack)
     for one in roles.parties:

@@ -17,8 +17,8 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from cvfl.audit.again import told_again
 from cvfl.audit.attacks import AUDIT, FEW, by_direction, by_norm, by_weights, infer_labels, invert, with_directions
+from cvfl.audit.last_pass import told_last
 from cvfl.audit.subject import ROWS, Subject
 from cvfl.audit.told import joint_attacks
 from cvfl.audit.views import EMBEDDING, GRADIENT, SUM, Sights, Tap, View
@@ -42,7 +42,7 @@ def audit_run(run: Path, on_step: OnStep = lambda *_: None) -> Audit:
     plan, features, labels = subject.federation.plan, list[FeaturesFound](), list[LabelsFound]()
     with one_thread_a_role(), threadpool_limits(1):  # figures do not depend on the number of cores
         views = [*_played(subject, "start", on_step), *_played(subject, "end", on_step)]
-        views += [("end", view) for view in told_again(subject)]
+        views += [("end", view) for view in told_last(subject)]
         for done, (stage, view) in enumerate(views):
             on_step("attacking", done, len(views))
             for looks, seen in _looks(view):

@@ -36,7 +36,7 @@ def show(
     """
     console = Console(highlight=False, markup=False)
     with one_line():
-        found = read_bundles([folder])
+        found = read_bundles([folder], shown=True)
         bundles: list[Bundle] = [*found.parties.values(), *([found.server] if found.server else [])]
         for bundle in bundles:
             if as_json:
@@ -63,7 +63,7 @@ def export(
         with extra("onnx"):
             import onnxscript  # noqa: F401, PLC0415  an extra
 
-        found = read_bundles([folder])
+        found = read_bundles([folder], shown=True)
         bundle = chosen(found, role)
         export_onnx(bundle, found.folders[bundle.role], out)
         typer.echo(f"{out}: the model of {bundle.role}")

@@ -120,7 +120,8 @@ def account_lines(account: Account) -> list[str]:
     """Epsilon of a row that is for training, and of one that is held out."""
     spent = {"training": account.training, "held-out": account.held_out}
     return [
-        f"{kind} row: ε {row.one_party:.3g} at one party{_against(row)}, {row.all_parties:.3g} at all "
+        f"{kind} row: ε {row.one_party:.3g} at one party (against {account.against}{_against(row)}), "
+        f"{row.all_parties:.3g} at all "
         f"{account.parties}; δ {account.delta:g}; sent {row.releases} times"
         for kind, row in spent.items()
         if row.releases
@@ -131,4 +132,4 @@ def _against(spent: Spent) -> str:
     """The same against others than any one party, where parties share their noise."""
     if spent.against_server is None or spent.against_others is None:
         return ""
-    return f" ({spent.against_server:.3g} against the server alone, {spent.against_others:.3g} against all others)"
+    return f"; {spent.against_server:.3g} against the server alone, {spent.against_others:.3g} against all others"

@@ -14,7 +14,7 @@ from cvfl.data.tables.address import without_password
 from cvfl.data.tables.ids import Duplicates, IdType
 from cvfl.data.tables.prepare import Settings
 from cvfl.data.tables.spellings import Type
-from cvfl.privacy.shared import Shared
+from cvfl.privacy.noise_of_sum import Shared
 from cvfl.protocol.learning.randomised import Randomised
 from cvfl.theory.bounds import scalar_step
 from cvfl.types import Section
@@ -188,7 +188,7 @@ class PrivacyConfig(Section):
             raise ValueError("privacy.label_range has two limits, the lower one first")
         return self
 
-    def shared(self, grid: Compressor, parties: int, numbers: int) -> Shared | None:
+    def noise_of_sum(self, grid: Compressor, parties: int, numbers: int) -> Shared | None:
         """The noise of all parties together where they share it, in rows of so many numbers on this grid."""
         if not self.noise_shared or self.clip is None or self.noise is None:
             return None

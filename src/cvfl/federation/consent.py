@@ -28,7 +28,7 @@ from cvfl.config.files import read_toml
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError, plain, writing
 from cvfl.privacy.account import epsilon, spent_of_shared
-from cvfl.privacy.seen import MODES, mode_of, plainly
+from cvfl.privacy.seen import MODES, TOLD_PRIVATE, mode_of, plainly
 from cvfl.types import Section
 
 FILE = "approved.toml"
@@ -185,13 +185,15 @@ def _seen(config: RunConfig, name: str, M: int) -> dict[str, str]:
     """Who sees what of this party, from the table of the threat model."""
     privacy = config.privacy
     sums = privacy.secure or config.folding is True
-    labels = privacy.labels if privacy.label_epsilon is None else "told"
-    seen = MODES[mode_of(privacy.secure, labels, sums)]
-    shown = {"the server sees": "; ".join(plainly(one, privacy.secure) for one in seen.server)}
+    told = TOLD_PRIVATE if privacy.private_model else "told"
+    seen = MODES[mode_of(privacy.secure, privacy.labels if privacy.label_epsilon is None else told, sums)]
+    at_server = dict.fromkeys((*seen.server, *(["Passed"] if privacy.private_model else [])))
+    shown = {"the server sees": "; ".join(plainly(one, privacy.secure) for one in at_server)}
+    summed = privacy.secure and M > 2  # of two parties, one takes its own part off a sum and has the other's
     if privacy.relayed and name != privacy.labels:
-        shown[f"{privacy.labels} sees"] = "; ".join(plainly(one, privacy.secure) for one in MODES["secure"].server)
+        shown[f"{privacy.labels} sees"] = "; ".join(plainly(one, summed) for one in MODES["secure"].server)
     if privacy.private_model and name != privacy.labels:
-        whose = "the sum of all parties' embeddings" if privacy.secure else "your embedding"
+        whose = "the sum of all parties' embeddings" if summed else "your embedding"
         shown[f"{privacy.labels} sees"] = f"{whose} of every row once more, when the rounds are over"
     if privacy.relayed:
         others = "nothing of yours" if name != privacy.labels else plainly("Gradient", privacy.secure)
@@ -223,7 +225,7 @@ def _spent(config: RunConfig, name: str, M: int, times: int) -> str:
     assert privacy.noise is not None
     if not privacy.noise_shared:
         return f"{epsilon(privacy.noise, times, privacy.delta):.3g}"
-    shared = privacy.shared(build(config.compressor_of(name)), M, config.model_of(name).width)
+    shared = privacy.noise_of_sum(build(config.compressor_of(name)), M, config.model_of(name).width)
     assert shared is not None
     spent = spent_of_shared([(shared, times)], privacy.delta)
     return f"{spent.against_server:.3g} against the server alone, {spent.one_party:.3g} against any other party"

@@ -3,6 +3,7 @@
     FOLDER/lock               held by the process that plays the role
     FOLDER/actions.jsonl      what the role did, in this run and earlier ones
     FOLDER/noise.secret       what the noise of this party comes from, in every run; never drawn again
+    FOLDER/TERMS/noise.secret the same where parties share their noise: of this run alone, like what was released in it
     FOLDER/alignment/         which ids are shared, and what comparing new ones needs: for the next run
     FOLDER/TERMS/terms.json   the terms that the state is of, by a hash of which the folder is named
     FOLDER/TERMS/row.secret   by what the first party has rows ordered in this run

@@ -22,7 +22,7 @@ from cvfl.federation.results.scoring import analysis_of, columns_of, units_of
 from cvfl.federation.rows.load import Loaded, load_data, with_told_labels
 from cvfl.federation.start import Start
 from cvfl.federation.told_labels.holder import account_of, by_true_labels, told_outputs
-from cvfl.federation.told_labels.private import private_of, scores_of, write_private
+from cvfl.federation.told_labels.private import fit_private, private_of, scores_of, write_private
 from cvfl.federation.watch.alarms import Alarms, alarms_of, joined
 from cvfl.federation.watch.divergence import Divergence
 from cvfl.privacy.account import check_accountant
@@ -102,6 +102,7 @@ def train(
     try:
         for progress in run.rounds(workers):
             on_round(progress)
+        run.fit_private()
     except KeyboardInterrupt:
         if not run.history:
             run.close()
@@ -169,12 +170,29 @@ class _Run:
 
     def _settled(self) -> None:
         """Between two rounds: keep the state of all roles if the last one is old enough."""
-        if self._directory is None or time.monotonic() - self._last < self._seconds:
+        if time.monotonic() - self._last >= self._seconds:
+            self._keep()
+
+    def _keep(self) -> None:
+        if self._directory is None:
             return
         self._last = time.monotonic()
         server, parties = self._federation.roles
         state = between_rounds(server, self._meter) | {"parties": {party.m: party.state_dict() for party in parties}}
         self._checkpoints.save(server.t0, state)
+
+    def fit_private(self) -> None:
+        """Have the holder fit what it has for itself, if that is so; a stop while it does costs no round."""
+        if self._federation.plan.private_holder:
+            self._keep()
+            fit_private(self._federation.roles[1])
+
+    @property
+    def _over(self) -> bool:
+        """Whether all roles are done, and the holder has what it is to have for itself."""
+        server, parties = self._federation.roles
+        fitted = private_of(parties) is not None or not self._federation.plan.private_holder
+        return fitted and all(role.done for role in (server, *parties))
 
     @property
     def _agreed(self) -> RunConfig:
@@ -195,10 +213,11 @@ class _Run:
         hashes = {role: fingerprint(model) for role, model in models.items()}
         seconds = sum(line["seconds"] for line in history)
         told = told_outputs(federation.server) if self._loaded.held else ""
-        if federation.server.done:
+        if self._over:
             self._rehearsal.end(self._meter, hashes, history, told)
         summary = summarise(self._config, self._name, federation.recipe, history, self._meter, hashes, seconds)
         summary |= {
+            "completed": summary["completed"] and self._over,
             "split": split_name(self._config, self._loaded.told),
             "classes": list(self._loaded.assembled.classes),
             "alignment": alignment(self._loaded.aligned),

@@ -21,7 +21,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from cvfl.errors import ConfigError
-from cvfl.privacy.shared import Shared
+from cvfl.privacy.noise_of_sum import Shared
 from cvfl.protocol import Plan
 
 ORDERS = [
@@ -44,8 +44,9 @@ def check_accountant(noise: float | None) -> None:
 class Spent(BaseModel):
     """How often a row was released, and epsilon of its columns at one party and at all of them together.
 
-    Where parties share their noise, `one_party` is against any other role, or the server and one party together:
-    a party knows its own noise. It is less against the server alone, and more against all others together.
+    Of a party's own noise `one_party` holds against all others together. Where parties share their noise, it is against
+    any one other party, and the server with it: a party knows its own noise. It is less against the server alone, and
+    more against all others together.
     """
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -70,6 +71,11 @@ class Account(BaseModel):
     held_out: Spent
     shared: Shared | None = None
     """The noise of all parties together, where they share it: `noise` is that of the sum then."""
+
+    @property
+    def against(self) -> str:
+        """Whom epsilon at one party holds against, which is to be said beside it."""
+        return "any one other party" if self.shared else "all others together"
 
 
 def account(

@@ -21,6 +21,7 @@ from torch import nn
 
 from cvfl.errors import LocalProtocolError, RemoteProtocolError
 from cvfl.privacy.keys import PairSecrets
+from cvfl.privacy.sealed_party import SealedParty
 from cvfl.privacy.sealing import Sealing
 from cvfl.protocol import Certificate, Evaluated, Measured, Party, PartyMachine, Plan, Recipe, Server
 from cvfl.protocol.learning.stopping import Stopping
@@ -115,17 +116,8 @@ def _evaluated(t0: int, metrics: Mapping[str, Mapping[str, float]]) -> Evaluated
     return Evaluated(t0, train, validation, test)
 
 
-class _Sealed:
-    """A party whose messages are sealed; without keys it can only hand over what a run that is over has left."""
-
-    def __init__(self, party: Party, sealing: Sealing | None) -> None:
-        self.party, self.m, self.plan, self._keys = party, party.m, party.plan, sealing
-
-    @property
-    def _sealing(self) -> Sealing:
-        if self._keys is None:
-            raise RemoteProtocolError(f"{self.party.holding.name}: the server began without the keys of the parties")
-        return self._keys
+class _Relayed(SealedParty):
+    """A party to which nobody writes openly."""
 
     def _opened(self, message: Message) -> tuple[int, Message]:
         """Who sent it, and what."""
@@ -133,23 +125,8 @@ class _Sealed:
             raise RemoteProtocolError(f"{self.party.holding.name}: an open {type(message).__name__} from the server")
         return message.m, self._sealing.open(message)
 
-    @property
-    def t0(self) -> int:
-        """The round of the party."""
-        return self.party.t0
 
-    @property
-    def measured(self) -> Measured | None:
-        """The error of its last embedding, if it was measured."""
-        return self.party.measured
-
-    @property
-    def certified(self) -> Certificate | None:
-        """There is none: only the label holder knows the loss."""
-        return self.party.certified
-
-
-class Correspondent(_Sealed):
+class Correspondent(_Relayed):
     """In the place of a party without labels: it writes to the label holder, sealed, and hears from it alone."""
 
     settled = True
@@ -162,11 +139,6 @@ class Correspondent(_Sealed):
     def done(self) -> bool:
         """Whether all rounds are over."""
         return self.party.done
-
-    @property
-    def models(self) -> Mapping[str, nn.Module]:
-        """The party's own."""
-        return self.party.models
 
     def start(self) -> list[Message]:
         """The embedding of the next round."""
@@ -191,7 +163,7 @@ class Correspondent(_Sealed):
         self.party.load_state_dict(state)
 
 
-class Holder(_Sealed):
+class Holder(_Relayed):
     """In the place of the party with the labels: its own Party, and the Server that all parties talk to."""
 
     def __init__(self, party: Party, server: Server, names: tuple[str, ...], sealing: Sealing | None) -> None:

@@ -24,6 +24,11 @@ class Released:
             path.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
         self._known = {(purpose, int(t0)): digest for purpose, t0, digest in map(str.split, lines)}
 
+    @property
+    def some(self) -> bool:
+        """Whether anything was released."""
+        return bool(self._known)
+
     def note(self, purpose: str, t0: int, digest: bytes) -> None:
         """Take note of a release, or refuse it if the round was released otherwise."""
         known = self._known.get((purpose, t0))

@@ -17,6 +17,7 @@ class Seen:
     holder: tuple[str, ...] = ()
 
 
+TOLD_PRIVATE = "told, private model"
 _EMBEDDINGS = ("Embedding", "Evaluation")
 _RELAYED = Seen(("Passed", "Report"), ("Passed",), ("Passed",))
 MODES = {
@@ -25,7 +26,7 @@ MODES = {
     "labels at the server": Seen(_EMBEDDINGS, ("Gradient",)),
     "labels at a party": _RELAYED,
     "labels told": Seen(_EMBEDDINGS, ("Broadcast",), ("Broadcast",)),
-    "labels told, private model": Seen((*_EMBEDDINGS, "Passed"), ("Broadcast",), ("Broadcast", "Passed")),
+    f"labels {TOLD_PRIVATE}": Seen((*_EMBEDDINGS, "Passed"), ("Broadcast",), ("Broadcast", "Passed")),
     "secure": Seen(_EMBEDDINGS, ("Folded",), ("Folded",)),
     "secure, labels at the server": Seen(_EMBEDDINGS, ("Gradient",)),
     "secure, labels at a party": _RELAYED,
@@ -54,10 +55,12 @@ def plainly(message: str, secure: bool) -> str:
 
 
 def mode_of(secure: bool, labels: str, folded: bool) -> str:
-    """The mode's name in the table; `labels` is "shared" or "told", "server", or the party that keeps them."""
-    if labels == "told" and not secure and not folded:
-        return "labels told"
-    where = {"shared": "", "told": "", "server": "labels at the server"}.get(labels, "labels at a party")
+    """The mode's name; `labels` is "shared", "told", TOLD_PRIVATE or "server", or the party that keeps them."""
+    told = labels in ("told", TOLD_PRIVATE)
+    if told and not secure and not folded:
+        return f"labels {labels}"
+    known = {"shared": "", "server": "labels at the server"}
+    where = "" if told else known.get(labels, "labels at a party")
     if secure:
         return f"secure, {where}" if where else "secure"
     return where or ("folded" if folded else "open")

@@ -35,6 +35,8 @@ from cvfl.types import SERVER
 MakeModel = Callable[[], nn.Module]
 MakeCompressor = Callable[[], Compressor]
 _HELD_OUT = "test embedding"
+_LAST_PASS = "embedding of the last pass"
+"""What it is called; dither and masks are those of held-out rows."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Recipe:
     """What an embedding passes through before it leaves a party."""
     wrapped: Wrapped | None = None
     """The grid of masked embeddings, of training and held-out rows, where parties share their noise."""
-    again: tuple[MakeCompressor, ...] = ()
+    last_pass: tuple[MakeCompressor, ...] = ()
     """Of all rows once more when the rounds are over, for the plan's private holder."""
     memory: float = math.inf
     """Bytes of memory that a role may take for what it knows of rows; a role's own affair, which no bit depends on."""
@@ -93,9 +95,9 @@ class Recipe:
         replies = {
             m: Codec(make(), plan.seed, m, f"server, for {name}", part, samples, kept, reply) for m, name in parties
         }
-        makers = zip(parties, self.again, strict=False)  # there are none where nothing is sent again
-        again = {m: Codec(make(), plan.seed, m, name, _HELD_OUT) for (m, name), make in makers}
-        codecs = Codecs(embedding, evaluation, replies, self._model_codecs(), None, None, self.limits, memory, again)
+        makers = zip(parties, self.last_pass, strict=False)  # there are none where there is no such pass
+        last = {m: Codec(make(), plan.seed, m, name, _HELD_OUT, called=_LAST_PASS) for (m, name), make in makers}
+        codecs = Codecs(embedding, evaluation, replies, self._model_codecs(), None, None, self.limits, memory, last)
         return self._masked(codecs) if plan.secure else codecs
 
     def _sent(self, m: int, memory: Memory) -> Samples:
@@ -119,8 +121,13 @@ class Recipe:
             evaluations={m: Codec(Masked(fine, plan.M), plan.seed, m, name, _HELD_OUT) for m, name in parties},
             total=Aggregate(Masked(coarse, plan.M), plan.seed, self.names, limit=rows),
             held_out_total=Aggregate(Masked(fine, plan.M), plan.seed, self.names, _HELD_OUT, rows),
-            again={m: Codec(Masked(fine, plan.M), plan.seed, m, self.names[m - 1], _HELD_OUT) for m in codecs.again},
-            again_total=Aggregate(Masked(fine, plan.M), plan.seed, self.names, _HELD_OUT) if codecs.again else None,
+            last_pass={
+                m: Codec(Masked(fine, plan.M), plan.seed, m, self.names[m - 1], _HELD_OUT, called=_LAST_PASS)
+                for m in codecs.last_pass
+            },
+            last_pass_total=Aggregate(Masked(fine, plan.M), plan.seed, self.names, _HELD_OUT)
+            if codecs.last_pass
+            else None,
         )
 
     def _model_codecs(self) -> dict[int, ModelCodec]:

@@ -12,6 +12,19 @@ from torch import Tensor
 Augment = Callable[[Tensor, int, int], Tensor]
 """(batch, seed, t0) -> the batch as round t0 sees it; all parties draw alike, from the seed they share."""
 
+BATCH = 1 << 14
+"""Rows of a message, where all rows go by in their order."""
+
+
+def batches_of(rows: int) -> int:
+    """How many messages so many rows are."""
+    return -(-rows // BATCH)
+
+
+def batch_of(rows: int, k: int) -> slice:
+    """The rows of message k."""
+    return slice(k * BATCH, min(rows, (k + 1) * BATCH))
+
 
 class Rows(Protocol):
     """Rows of one party: a tensor is one, and so is anything that reads the rows it is asked for."""

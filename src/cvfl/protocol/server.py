@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from cvfl.errors import CompressError, DataError, DecodeError, LocalProtocolError, RemoteProtocolError
 from cvfl.memory import Values
 from cvfl.protocol.absence import Presence, stood_in
-from cvfl.protocol.again import PassingOn
 from cvfl.protocol.coding.codec import Measured
 from cvfl.protocol.coding.codecs import Codecs
 from cvfl.protocol.coding.follow import Certificate
@@ -27,6 +26,7 @@ from cvfl.protocol.coding.pace import Pace, least_ease, with_level
 from cvfl.protocol.evaluation import Evaluated, Labels, evaluated
 from cvfl.protocol.exchange import Replies, exchange
 from cvfl.protocol.fusion import joined
+from cvfl.protocol.last_pass import PassingOn
 from cvfl.protocol.learning.average import Average
 from cvfl.protocol.learning.spread import noise_like
 from cvfl.protocol.learning.stopping import Snapshots, Stopping
@@ -76,7 +76,7 @@ class Server:
         self._average = Average(model, plan.optimizer.average)
         self._stopping, self._snapshots = Stopping(plan.patience, plan.improving), Snapshots(self._average.model, 0)
         self._stopped = False
-        self._again = PassingOn(plan)
+        self._last_pass = PassingOn(plan)
 
     def _unseen(self) -> Values:
         """For every training row its outputs when last seen in training: none yet."""
@@ -131,13 +131,16 @@ class Server:
                 self._evaluate(t0)
                 return self._ended(t0) if self.plan.patience else []
             case Passed(to=to) if self._nearly_over():
-                if self._again.takes(message, self.t0 if self._stopped else self.plan.rounds):
+                if self._last_pass.takes(message, self.t0 if self._stopped else self.plan.rounds):
                     return [(to, message)]
         raise RemoteProtocolError(f"{type(message).__name__} of round {message.t0} in round {self.t0}")
 
     def _nearly_over(self) -> bool:
         """Whether some parties may have taken the last step, since they have all that they need for it."""
-        return self._stopped if self.plan.patience else self.t0 >= self.plan.rounds - 1
+        if self.plan.patience:
+            return self._stopped
+        answered = self.t0 == self.plan.rounds - 1 and self._phi is not None
+        return answered or self.t0 == self.plan.rounds
 
     def _keep(self, inbox: dict[int, Bytes], m: int, packet: Bytes, message: Message) -> None:
         if not 1 <= m <= self.plan.M or m in inbox:

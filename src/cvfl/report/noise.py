@@ -27,8 +27,21 @@ _ABOUT_SHARED = (
 def noise_card(account: Account) -> Card:
     """What the account says of a training row."""
     spent = account.training
-    more = f"δ {plain(account.delta)}, at one party; ε {amount(spent.all_parties)} over all {account.parties}"
+    one = f"at one party, against {account.against}"
+    more = f"δ {plain(account.delta)}, {one}; ε {amount(spent.all_parties)} over all {account.parties}"
     return Card("Privacy of a training row", f"ε {amount(spent.one_party)}", more)
+
+
+def what_epsilon_is(series: Sequence[Series]) -> str:
+    """What the column of epsilon says, and against whom; of some runs it is another guarantee than of others."""
+    by: dict[str, list[str]] = {}
+    for one in series:
+        if account := one.first.account:
+            by.setdefault(account.against, []).append(one.label)
+    said = [f"against {whom}" for whom in by]
+    if len(by) > 1:
+        said = [f"{one} ({', '.join(runs)})" for one, runs in zip(said, by.values(), strict=True)]
+    return f"ε is that of a training row at one party, {'; '.join(said)}."
 
 
 def noise_section(series: Sequence[Series]) -> Section:
@@ -37,7 +50,8 @@ def noise_section(series: Sequence[Series]) -> Section:
     for n, one in enumerate(series):
         if account := one.first.account:
             where = f" in the sum of {account.parties}" if account.shared else ""
-            about = f"norm at most {account.clip:g}, noise {account.noise:g} of it{where}, δ {plain(account.delta)}"
+            noise = f"norm at most {account.clip:g}, noise {account.noise:g} of it{where}, δ {plain(account.delta)}"
+            about = f"{noise}; ε at one party is against {account.against}"
             kinds = {"training row": account.training, "held-out row": account.held_out}
             rows = [row for kind, spent in kinds.items() for row in _rows(kind, spent)]
             groups.append((Text(one.label, colour=colour(n), about=about), rows))

@@ -27,7 +27,7 @@ from cvfl.report.format import (
 )
 from cvfl.report.html import Card, Details, Section
 from cvfl.report.leakage import HEADLINES, leakage_column
-from cvfl.report.noise import noise_card
+from cvfl.report.noise import noise_card, what_epsilon_is
 from cvfl.report.series import Series, Spread
 from cvfl.report.table import Cell, Table, Text, Value, column
 from cvfl.runs.record import Run, Sent
@@ -156,7 +156,7 @@ def results_section(compared: Comparison) -> Section:
     if not all(one.sent().whole for one in compared.series):
         about.append("Where alignment and set-up were not recorded, the total is without them.")
     if any(one.first.account for one in compared.series):
-        about.append("ε is that of a training row at one party.")
+        about.append(what_epsilon_is(compared.series))
     if any(one.first.audit for one in compared.series):
         about.append("What a server or a party could learn of columns and labels is under Leakage.")
     if seeds:

@@ -135,6 +135,8 @@ class ServerBundle(_Role):
     """Whether parties hold their parts of the first layer."""
     private: bool = False
     """Whether the party that told labels randomised has fitted it to the true ones, for itself alone."""
+    scored_by: str = ""
+    """The party that scores with such a model in place of this one, if there is one."""
     stand_ins: bool = False
     """Whether the model has learned what stands for the embedding of a party that is away."""
     outputs: int

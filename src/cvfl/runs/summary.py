@@ -40,7 +40,7 @@ def summarise(
     kept: dict[str, Any] = {"kept": stopping.best} if over and plan.patience else {}
     left = [line for line in evaluated if not kept or line["round"] == stopping.best]
     sent = Sent.model_validate(meter.total())
-    shared = privacy.shared(recipe.compressors[0](), plan.M, plan.widths[0])
+    shared = privacy.noise_of_sum(recipe.compressors[0](), plan.M, plan.widths[0])
     return Summary(
         name=name,
         seed=config.seed,

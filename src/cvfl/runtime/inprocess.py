@@ -52,7 +52,7 @@ def rounds(
 ) -> Iterator[RoundReport]:
     """Run the federation round by round; `workers` = 1 runs one role after another, None finds out what is faster.
 
-    `on_settled` is called between rounds, when the state of all roles is complete and a run can start from it again.
+    `on_settled` is called between rounds, where the state of all roles is complete and a run can start from it again.
     Messages go in waves: to the parties, and back to the server. A round is one wave, or two or three when the server
     only passes on what a label holder and the others write to each other.
     """
@@ -79,7 +79,8 @@ def rounds(
                 replies = deliver([[frame for frame in frames if round_of(frame) == t0] for frames in up])
                 train = _nothing
             loss, certified = server.loss, _certified(server, parties)
-            on_settled()
+            if server.settled and all(party.settled for party in parties):
+                on_settled()
             replies = deliver(later)
             evaluated = server.evaluation if server.evaluation and server.evaluation.t0 == t0 else None
             yield RoundReport(t0, loss, time.perf_counter() - began, evaluated, measured, certified, spent)

@@ -46,10 +46,13 @@ class Bundles:
         return ", ".join(dict.fromkeys(str(folder) for folder in self.folders.values()))
 
 
-def read_bundles(places: Sequence[Path], roles: Collection[str] | None = None, private: bool = True) -> Bundles:
+def read_bundles(
+    places: Sequence[Path], roles: Collection[str] | None = None, private: bool = True, shown: bool = False
+) -> Bundles:
     """The bundles in these run directories or folders of models, which must be of one run; of some `roles`, or all.
 
-    A holder's `private` model takes the place of the server's, where there is one and rows are to be scored.
+    A holder's `private` model takes the place of the server's, where there is one and rows are to be scored. One that
+    should be there and is not is missing, unless bundles are only `shown`: the other one gives other scores.
     """
     found: dict[str, tuple[Path, Bundle]] = {}
     for place in places:
@@ -66,6 +69,11 @@ def read_bundles(places: Sequence[Path], roles: Collection[str] | None = None, p
         _check_together(first, other, found[other.role][0])
     parties = {role: bundle for role, (_, bundle) in found.items() if isinstance(bundle, PartyBundle)}
     server = next((bundle for _, bundle in found.values() if isinstance(bundle, ServerBundle)), None)
+    if private and not shown and server is not None and server.scored_by and not server.private:
+        raise DataError(
+            f"{found['server'][0]}: the private model of {server.scored_by} is missing, which alone scores; bring the "
+            f"folder {PRIVATE} that {server.scored_by} has beside its model, or if the run was stopped go on with it"
+        )
     return Bundles({role: folder for role, (folder, _) in found.items()}, parties, server)
 
 

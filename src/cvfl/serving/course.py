@@ -13,11 +13,10 @@ from cvfl.federation.agreement.facts import AWAY
 from cvfl.protocol import Codec, Loss, Plan, StepSize
 from cvfl.protocol.aggregate import Aggregate
 from cvfl.protocol.coding.codec import Samples
+from cvfl.protocol.rows import batch_of, batches_of
 from cvfl.runs.bundle import ServerBundle
 from cvfl.types import SERVER
 
-BATCH = 1 << 14
-"""Rows of a message."""
 _PART = "test embedding"  # rows that no step sees, as those of an evaluation
 
 
@@ -67,11 +66,11 @@ class Course:
     @property
     def batches(self) -> int:
         """How many there are."""
-        return -(-self.rows // BATCH)
+        return batches_of(self.rows)
 
     def batch(self, t0: int) -> slice:
         """The rows of batch t0."""
-        return slice(t0 * BATCH, min(self.rows, (t0 + 1) * BATCH))
+        return batch_of(self.rows, t0)
 
     def shape(self, t0: int, width: int) -> tuple[int, int]:
         """Of a batch of all rows."""

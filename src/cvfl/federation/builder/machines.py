@@ -14,6 +14,7 @@ from cvfl.privacy.keys import PairSecrets, session_secrets
 from cvfl.privacy.masks import Masks
 from cvfl.privacy.private_model import with_private_model
 from cvfl.privacy.relay import Holder, Relay, sealed
+from cvfl.privacy.sealed_party import party_of
 from cvfl.protocol import (
     Codecs,
     Holding,
@@ -94,7 +95,7 @@ class Federation:
     @property
     def parties(self) -> tuple[Party, ...]:
         """The parties themselves, without what seals their messages."""
-        return tuple(party if isinstance(party, Party) else party.party for party in self.roles[1])  # type: ignore[attr-defined]
+        return tuple(map(party_of, self.roles[1]))
 
 
 def make_federation(
@@ -124,7 +125,7 @@ def make_federation(
             secrets.get(m),
             Secret(noise_secrets[name]) if noise_secrets and name in noise_secrets else None,
             data.present,
-            (held.to(plan.device), data.outputs) if held and m == plan.private_holder else None,
+            (held, data.outputs) if held and m == plan.private_holder else None,
         )
         for m, name in enumerate(data.names, start=1)
     )

@@ -20,7 +20,7 @@ from cvfl.federation.agreement.facts import Facts
 from cvfl.federation.builder.plan import plan_of
 from cvfl.models.server import Ended, Sum, parted
 from cvfl.privacy.noise import noise_for
-from cvfl.privacy.shared import Shared, shared_noise_for
+from cvfl.privacy.noise_of_sum import Shared, shared_noise_for
 from cvfl.protocol import Loss, Recipe, Rows
 from cvfl.protocol.absence import standing_in
 from cvfl.protocol.fusion import Foldable
@@ -31,7 +31,7 @@ from cvfl.types import SERVER
 
 FirstLayer = tuple[list[Tensor], Sum]
 """The server model's first layer by party, and the rest of it."""
-AGAIN = "scalar:bits=6"
+LAST_PASS = "scalar:bits=6"
 """Of all rows once more when the rounds are over, in place of a compressor that follows the loss."""
 
 
@@ -66,7 +66,7 @@ def make_recipe(
         make = standing_in(make, facts.widths, dtype)
     if config.privacy.secure:
         check_sum(config, facts.names, facts.widths, facts.compressors, make)
-    shared = config.privacy.shared(build(facts.compressors[0]), len(facts.names), facts.widths[0])
+    shared = config.privacy.noise_of_sum(build(facts.compressors[0]), len(facts.names), facts.widths[0])
     return Recipe(
         plan=plan_of(config, facts, loss, dtype, _sum_width(config, facts, make, dtype), partly),
         names=facts.names,
@@ -84,16 +84,16 @@ def make_recipe(
         holder=label_holder(config, facts.names),
         release=_release(config.privacy.clip, config.privacy.noise, shared),
         wrapped=shared.grid if shared else None,
-        again=tuple(partial(build, again(config, spec)) for spec in facts.compressors) if private else (),
+        last_pass=tuple(partial(build, of_last_pass(config, spec)) for spec in facts.compressors) if private else (),
         memory=config.network.memory_mb << 20,
         limits=config.limits,
     )
 
 
-def again(config: RunConfig, spec: str) -> str:
+def of_last_pass(config: RunConfig, spec: str) -> str:
     """The compressor of all rows once more when the rounds are over, at a party whose embeddings have this one."""
     held_out = config.evaluation_compressor_of(spec)
-    return AGAIN if build(held_out, "evaluation").follows else held_out
+    return LAST_PASS if build(held_out, "evaluation").follows else held_out
 
 
 def _at_parties(config: RunConfig, facts: Facts, first: FirstLayer | None) -> bool:

@@ -18,7 +18,8 @@ from cvfl.config.schema import RunConfig
 from cvfl.config.sections import id_columns
 from cvfl.data.tables.prepare import Preparation
 from cvfl.federation.agreement.terms import digest_of, terms_of
-from cvfl.protocol import Loss, Party, PartyMachine, Recipe, Server, Units
+from cvfl.privacy.sealed_party import party_of
+from cvfl.protocol import Loss, PartyMachine, Recipe, Server, Units
 from cvfl.protocol.learning.decision import Decided
 from cvfl.runs.bundle import Bundle, PartyBundle, Reading, ServerBundle, columns_of, write_bundle
 from cvfl.runs.directory import fingerprint, versions
@@ -60,7 +61,7 @@ class BundleMaker:
         units: Units | None = None,
     ) -> PartyBundle:
         """That of a party which has trained; a module of the user's own cannot be made again from a file."""
-        party: Party = machine if isinstance(machine, Party) else machine.party  # type: ignore[attr-defined]
+        party = party_of(machine)
         name, shape = party.holding.name, tuple(party.holding.train.shape[1:])
         parameters = fingerprint(party.models[name])
         return self.party(name, parameters, shape, preparation, categories, classes, own_model, units)
@@ -123,6 +124,7 @@ class BundleMaker:
             classes=tuple(classes),
             units=units,
             decided=decided,
+            scored_by=self.config.privacy.labels if self.config.privacy.private_model else "",
         )
 
     @property

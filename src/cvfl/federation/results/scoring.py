@@ -10,6 +10,7 @@ from cvfl.analysis.columns import what_columns_bring, what_own_columns_bring
 from cvfl.config.schema import RunConfig
 from cvfl.data.tables.prepare import Preparation
 from cvfl.privacy.relay import Holder
+from cvfl.privacy.sealed_party import party_of
 from cvfl.protocol import Loss, Party, PartyMachine, Server, ServerMachine
 from cvfl.runs.analysis import Analysis, Columns
 from cvfl.runtime import one_thread_a_role
@@ -49,10 +50,10 @@ def analysis_of(
 
 def own_columns(machine: PartyMachine | None, names: Sequence[str]) -> Columns | None:
     """What a party's columns bring, as it can tell by itself: of training rows, where it has their labels."""
-    if not isinstance(machine, Party) or not names:
+    if machine is None or not names:
         return None
     with one_thread_a_role():
-        return what_own_columns_bring(machine, names)
+        return what_own_columns_bring(party_of(machine), names)
 
 
 def columns_of(config: RunConfig, preparations: Mapping[str, Preparation]) -> dict[str, tuple[str, ...]]:

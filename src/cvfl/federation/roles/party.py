@@ -88,9 +88,8 @@ class PartyRole:
         self._facts: dict[str, Any] = {}
         self.outputs = ""
         """Of held-out rows, heard at the end, if this party holds labels that were randomised."""
-        self._row_secret, self._noise_secret = row_secret, None
-        if noise_secret is not None:
-            self._noise_secret = Secret(noise_secret, Released(folder / "released", rows.name).note)
+        self._row_secret, self._released = row_secret, Released(folder / "released", rows.name)
+        self._noise_secret = None if noise_secret is None else Secret(noise_secret, self._released.note)
         if self._setup.rounds():
             known = self._setup.load(0)
             self._belongs_to(known["run"])
@@ -201,6 +200,7 @@ class PartyRole:
         self._check(how == self.rows.how, f"rows are to be settled {settle.how}, not {self.rows.how}")
         self._check(self.keeper.confirms(settle.how, settle.kept), "an alignment is taken up that is not known here")
         self._check_loss(0)
+        self._check_noise()
         self.rounds.drop()
         self._belongs_to("")  # until the rows are settled anew, there is nothing to go back to
         self._settling = Settling(self.rows, settle, self._secrets, self._row_secret, self.keeper)
@@ -218,6 +218,12 @@ class PartyRole:
         newest = max(self.rounds.kept(), default=0)
         said = f"the run is to begin anew; round {newest} is kept here, start with --restart if that is meant"
         self._check(t0 > 0 or newest <= self.every, said)
+
+    def _check_noise(self) -> None:
+        """Refuse another run with noise that was released in one: of what parties share, each run has its own."""
+        again = self.rows.config.privacy.noise_shared and self._released.some
+        said = "the run is to begin anew, and embeddings with noise have left; start every party with --restart"
+        self._check(not again, said)
 
     def _settles(self, messages: Iterable[Said]) -> Iterable[bytes]:
         """Say what settles the rows, and that they are settled when they are."""

@@ -25,7 +25,7 @@ from cvfl.federation.rows.table import TableRows
 from cvfl.federation.start import Start
 from cvfl.federation.state import ALIGNMENT, NOISE, State, kept_secret, write_secret
 from cvfl.federation.told_labels.holder import account_of
-from cvfl.federation.told_labels.private import private_of, scores_of, write_private
+from cvfl.federation.told_labels.private import fit_private, private_of, scores_of, write_private
 from cvfl.federation.told_labels.randomise import randomise_table
 from cvfl.privacy.identity import Identity
 from cvfl.privacy.relay import Holder
@@ -74,7 +74,7 @@ class PartyRun:
             config.network.checkpoint_every,
             self.identity,
             self._row_secret(),
-            kept_secret(self.state.folder / NOISE) if config.privacy.noise else None,
+            self._noise_secret(),
             PartyKeeper(self.folder / ALIGNMENT, self._rows.names, wanted=self._rows.wanted),
         )
         self.log = ActionLog(self.folder)
@@ -99,6 +99,16 @@ class PartyRun:
         named = row_secret(self.config, self.name) if self.name in self.config.party else None
         return named or kept_secret(self.state.path / "row.secret")
 
+    def _noise_secret(self) -> bytes | None:
+        """What its noise comes from. Of noise that is shared each run has one of its own.
+
+        Where one party repeats its noise in another run and one does not, the sums of both together show that one.
+        """
+        privacy = self.config.privacy
+        if privacy.noise is None:
+            return None
+        return kept_secret((self.state.path if privacy.noise_shared else self.state.folder) / NOISE)
+
     def _party_rows(self) -> PartyRows:
         if self.config.data.name is not None:
             loaded = load_data(self.config, self.on_step)
@@ -120,6 +130,7 @@ class PartyRun:
         A party that holds the labels has the server model, too, and the analysis of the run, which stays with it.
         """
         assert self.role.party is not None
+        fit_private([self.role.party])
         models = self.role.party.models
         hashes = {role: record.fingerprint(model) for role, model in models.items()}
         facts: dict[str, Any] = {"parameters": hashes.pop(self.name)} | hashes | {"versions": record.versions()}

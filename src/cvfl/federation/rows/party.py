@@ -150,7 +150,7 @@ class PartyRows(ABC):
         """What a holder fits its private model to, if it has one."""
         if recipe.plan.private_holder != self.m or self.held is None:
             return None
-        return self.held.labels.to(recipe.plan.device), outputs
+        return self.held.labels, outputs
 
     def _recipe_for(self, facts: Facts, rows: Rows) -> Recipe:
         """The recipe with the model for these rows: a fresh one, or that of the earlier run."""

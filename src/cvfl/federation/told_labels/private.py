@@ -19,12 +19,21 @@ from cvfl.protocol import PartyMachine, Units
 from cvfl.runs.bundle import PRIVATE, WEIGHTS, write_bundle
 from cvfl.runs.directory import fingerprint, serialised
 from cvfl.runs.record import HolderScores
+from cvfl.runtime import one_thread_a_role
 
 
 def private_of(machines: Iterable[PartyMachine]) -> PrivateModel | None:
     """The model that one of these parties has fitted to labels of its own, if one has."""
     found = (machine.private for machine in machines if isinstance(machine, Fitter))
     return next((one for one in found if one), None)
+
+
+def fit_private(machines: Iterable[PartyMachine]) -> None:
+    """Have the party that fits a model of its own do so, if one of these does; a run is over to the others then."""
+    with one_thread_a_role():
+        for machine in machines:
+            if isinstance(machine, Fitter):
+                machine.fit()
 
 
 def scores_of(private: PrivateModel) -> HolderScores:

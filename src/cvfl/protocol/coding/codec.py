@@ -79,9 +79,10 @@ class Codec:
         samples: Samples | None = None,
         remembers: bool = False,
         limit: Limit | None = None,
+        called: str = "",
     ) -> None:
         self.compressor, self._limit = compressor, limit
-        self.name = name
+        self.name, self._what = name, f"the {called or part}"
         self._remembers = remembers and not isinstance(compressor, Feedback)
         self._memory: Values | None = None
         self._samples = samples
@@ -119,7 +120,7 @@ class Codec:
                 data = encode_packet(self.compressor.compress(h, self._context(t0)))
             except CompressError as error:
                 remedy = "if training diverged, lower step_size.eta"
-                raise CompressError(f"{self.name}, round {t0}: the {self._now.part} {error}; {remedy}") from None
+                raise CompressError(f"{self.name}, round {t0}: {self._what} {error}; {remedy}") from None
             self._open = (t0, data, tuple(h.shape), h.dtype)
         return data
 
@@ -146,17 +147,17 @@ class Codec:
         try:
             packet = decode_packet(data, shape)
         except DecodeError as error:
-            raise DecodeError(f"the {self._now.part} is none of shape {shape}: {error}") from None
+            raise DecodeError(f"{self._what} is none of shape {shape}: {error}") from None
         if packet.dtype != dtype:
-            raise DecodeError(f"the {self._now.part} is {packet.dtype}, not {dtype}")
+            raise DecodeError(f"{self._what} is {packet.dtype}, not {dtype}")
         h = self.compressor.decompress(packet, self._context(t0))
         reached = reach(h)
         if not math.isfinite(reached):
-            raise DecodeError(f"the {self._now.part} holds a NaN or an infinite value")
+            raise DecodeError(f"{self._what} holds a NaN or an infinite value")
         if reached > 8 * LIMIT[dtype]:
-            raise DecodeError(f"the {self._now.part} {_too_far(reached, dtype)}")
+            raise DecodeError(f"{self._what} {_too_far(reached, dtype)}")
         if self._limit is not None:
-            self._limit.check_rows(h, f"the {self._now.part}")
+            self._limit.check_rows(h, self._what)
         self.reached = max(self.reached, reached)
         return h
 

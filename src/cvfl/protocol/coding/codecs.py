@@ -32,12 +32,12 @@ class Codecs:
     """Norms beyond which the role takes nothing."""
     memory: Memory = field(default_factory=Memory)
     """Where it is kept what is known of rows."""
-    again: Mapping[int, Codec] = field(default_factory=dict)
-    """Of all rows once more when the rounds are over, where that is done; masked ones are read by `again_total`."""
-    again_total: Aggregate | None = None
+    last_pass: Mapping[int, Codec] = field(default_factory=dict)
+    """Of all rows once more when the rounds are over, where that is done; masked ones are read by `last_pass_total`."""
+    last_pass_total: Aggregate | None = None
 
     def mask(self, m: int, mask: Mask) -> None:
         """Give party m the masks of its session."""
-        for codec in (self.embeddings[m], self.evaluations[m], *([self.again[m]] if self.again else [])):
+        for codec in (self.embeddings[m], self.evaluations[m], *([self.last_pass[m]] if self.last_pass else [])):
             assert isinstance(codec.compressor, Masked)
             codec.compressor.mask = mask

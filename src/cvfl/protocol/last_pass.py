@@ -1,4 +1,4 @@
-"""All rows once more, when the rounds are over: for a holder of labels who fits a model of its own to them.
+"""The last pass: all rows once more when the rounds are over, for a holder of labels who fits its own model to them.
 
     party j   Evaluation(T + k), sealed: batch k of its rows ──▶ server ──▶ the holder
 
@@ -8,11 +8,9 @@ T is how many rounds there were. The server passes them on, each once and in the
 from __future__ import annotations
 
 from cvfl.protocol.plan import Plan
+from cvfl.protocol.rows import batches_of
 from cvfl.wire import Passed
 from cvfl.wire.message import EVALUATION
-
-BATCH = 1 << 14
-"""Rows of a message."""
 
 
 def all_rows(plan: Plan) -> int:
@@ -22,7 +20,7 @@ def all_rows(plan: Plan) -> int:
 
 def batches(plan: Plan) -> int:
     """How many messages each party but the holder sends."""
-    return -(-all_rows(plan) // BATCH) if plan.private_holder else 0
+    return batches_of(all_rows(plan)) if plan.private_holder else 0
 
 
 class PassingOn:

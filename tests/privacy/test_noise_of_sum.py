@@ -18,7 +18,7 @@ from cvfl.errors import CompressError, ConfigError, DecodeError
 from cvfl.privacy.keys import session_secrets
 from cvfl.privacy.masks import Masks
 from cvfl.privacy.noise import SECRET, Noise
-from cvfl.privacy.shared import Shared, SharedNoise, shared_noise_for, skellam, tails, whole
+from cvfl.privacy.noise_of_sum import Shared, SharedNoise, shared_noise_for, skellam, tails, whole
 from cvfl.protocol.aggregate import Aggregate
 from cvfl.protocol.release import EMBEDDING, EVALUATION, Secret, clipped
 from cvfl.wire import encode_packet
