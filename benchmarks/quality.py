@@ -35,7 +35,14 @@ from cvfl.federation.train import train
 from cvfl.protocol import Loss
 from cvfl.protocol.learning.metrics import BETTER_LOW
 
-NONE = ["compressor=identity", "server_compressor=identity", "local_rows=cached", "quiet_messages=false"]
+EXACT = ["compressor=identity", "server_compressor=identity", "quiet_messages=false"]
+RUNS = {
+    "auto": [],
+    "none": [*EXACT, "local_rows=cached"],
+    "auto, batch": ["local_rows=batch", "quiet_messages=false"],
+    "none, batch": [*EXACT, "local_rows=batch"],
+}
+"""What is changed in what `init` wrote; `none` takes the same local steps as `auto`."""
 ALL = FEDERATIONS | GENERATED
 
 
@@ -46,7 +53,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", default=",".join(ALL))
-    parser.add_argument("--runs", default="references,auto,none")
+    parser.add_argument("--runs", default="references;auto;none", help="also `auto, batch` and `none, batch`")
     parser.add_argument("--set", action="append", default=[])
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
@@ -56,7 +63,7 @@ def main() -> None:
     for name in asked.only.split(","):
         config = None
         for seed in range(asked.seeds):
-            wanted = [run for run in asked.runs.split(",") if (name, seed, run) not in seen]
+            wanted = [run for run in asked.runs.split(";") if (name, seed, run) not in seen]
             if wanted:
                 config = config or initialised(ALL[name](asked.data), asked.out / name)
                 for line in _lines(name, config, seed, wanted, asked.set):
@@ -91,7 +98,7 @@ def _lines(name: str, file: Path, seed: int, wanted: Iterable[str], changes: lis
             models = [*_references(all_but_test(loaded.data), seed)]
             yield line | {"models": models, "f1": {one["model"]: one["f1"] for one in decided}}
             continue
-        config = load_config(file, [*seeds, *changes, *(NONE if run == "none" else [])])
+        config = load_config(file, [*seeds, *changes, *RUNS[run]])
         summary = train(config, loaded).summary
         yield line | {
             "test": summary["metrics"]["test"],
