@@ -68,6 +68,7 @@ SPACE: tuple[Choice | Span, ...] = (
     Span("step_size.eta", 0.1, 10.0),
     Choice("batch_size", (32, 64, 128, 256, 512), lambda config: config.epochs is not None),
     Choice("local_iterations", LOCAL_ITERATIONS, lambda config: config.algorithm == 1),
+    Choice("local_rows", ("batch",), lambda config: config.cached),
     Choice("party_model.width", (8, 16, 32, 64, 128)),
     Choice("party_model.hidden", ([32], [64], [128], [64, 64], [128, 64])),
     Choice("party_model.dropout", (0.0, 0.1, 0.2, 0.4)),
