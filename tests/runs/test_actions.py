@@ -106,6 +106,40 @@ def test_a_line_torn_anywhere_is_dropped_and_said(tmp_path: Path) -> None:
         assert list(read_actions(path))[1]["bytes"] == end - start
 
 
+@pytest.mark.parametrize("block", [1, 7, 64, 1 << 14])
+def test_a_log_is_taken_up_by_its_last_line_alone(block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it is: a system reads 2 GiB at once at most, and what was not read must not count as torn."""
+    monkeypatch.setattr("cvfl.runs.journal.BLOCK", block)
+    path = written(tmp_path, 20)
+    content, pread = path.read_bytes(), os.pread
+    longest = max(map(len, content.splitlines(keepends=True)))
+    monkeypatch.setattr(os, "pread", lambda file, size, at: pread(file, min(size, max(longest, block)), at))
+    for torn in (b"", b"x", b'{"n": 20, "text": "' + b"x" * 500):
+        path.write_bytes(content + torn)
+        log = ActionLog(tmp_path)
+        log.append("ended")
+        log.close()
+        assert path.read_bytes().startswith(content)
+        assert [line["event"] for line in read_actions(path)][20:] == [*(["torn"] if torn else []), "ended"]
+        assert verified(path).lines == (22 if torn else 21)
+
+
+def test_a_log_is_never_in_memory_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, 3)
+    monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail("read as a whole"))
+    assert verified(path).lines == len(list(read_actions(path))) == 3
+
+
+def test_a_last_line_that_is_none_stays_and_is_said(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    for last in (b"{}\n", b"[1]\n", bytes(40) + b"\n", b'{"n":"4"}\n'):
+        content = path.read_bytes() + last
+        path.write_bytes(content)
+        with pytest.raises(DataError, match="its last line is no line of a log; keep it elsewhere, and a new one"):
+            ActionLog(tmp_path)
+        assert path.read_bytes() == content
+
+
 def test_kill_9_while_lines_are_written(tmp_path: Path) -> None:
     code = f"from cvfl.runs.actions import *; log = ActionLog(Path({str(tmp_path)!r}))\n"
     code += "while True: log.append('round', text='x' * 5000)"

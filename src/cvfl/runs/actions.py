@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from cvfl.errors import ConfigError, DataError, writing
+from cvfl.runs.journal import tail
 
 NAME = "actions.jsonl"
 NOTHING = "0" * 64
@@ -71,22 +72,24 @@ class ActionLog:
             left = memoryview(text)
             while left:
                 left = left[os.write(self._file, left) :]
-        self.head = Head(self.head.lines + 1, hashlib.sha256(text).hexdigest())
+        self.head = _head(self.head.lines, text)
         self._midway = False
 
 
 def read_actions(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a log, whose chain is checked on the way; a torn last line is passed over."""
     with writing(path, "read"):
-        for line, _ in _checked(path, path.read_bytes()):
+        for line, _ in _checked(path):
             yield line
 
 
 def verified(path: Path) -> Head:
     """The end of a log whose chain is whole; refuses one that was changed, by the number of its line."""
+    head = Head()
     with writing(path, "read"):
-        checked = [found for _, found in _checked(path, path.read_bytes())]
-    return checked[-1] if checked else Head()
+        for _, found in _checked(path):
+            head = found
+    return head
 
 
 def log_in(place: Path) -> Path:
@@ -97,19 +100,28 @@ def log_in(place: Path) -> Path:
     return path
 
 
-def _checked(path: Path, content: bytes) -> Iterator[tuple[dict[str, Any], Head]]:
+def _checked(path: Path) -> Iterator[tuple[dict[str, Any], Head]]:
+    """Line by line: a log may be longer than there is memory."""
     head = Head()
-    for text in content.splitlines(keepends=True):
-        if not text.endswith(b"\n"):
-            return  # torn
-        line = _parsed(text)
-        where = f"{path}, line {head.lines + 1}"
-        if line is None:
-            raise DataError(f"{where}: is no line of a log; it was changed, or damaged")
-        if (line.get("n"), line.get("before")) != (head.lines, head.sha256):
-            raise DataError(f"{where}: does not follow from the one before; one of them was changed, removed or put in")
-        head = Head(head.lines + 1, hashlib.sha256(text).hexdigest())
-        yield line, head
+    with path.open("rb") as file:
+        for text in file:
+            if not text.endswith(b"\n"):
+                return  # torn
+            line = _parsed(text)
+            where = f"{path}, line {head.lines + 1}"
+            if line is None:
+                raise DataError(f"{where}: is no line of a log; it was changed, or damaged")
+            if (line.get("n"), line.get("before")) != (head.lines, head.sha256):
+                raise DataError(
+                    f"{where}: does not follow from the one before; one of them was changed, removed or put in"
+                )
+            head = _head(head.lines, text)
+            yield line, head
+
+
+def _head(n: int, text: bytes) -> Head:
+    """The end of a log whose last line this is, the n-th from 0."""
+    return Head(n + 1, hashlib.sha256(text).hexdigest())
 
 
 def _parsed(text: bytes) -> dict[str, Any] | None:
@@ -121,15 +133,19 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
 
 
 def _taken_up(path: Path, file: int) -> tuple[Head, int]:
-    """The end of the log as it is, and how many bytes of a torn line were dropped."""
+    """The end of the log as it is, by its last line alone, and how many bytes of a torn one behind it were dropped."""
     with writing(path):
-        size = os.fstat(file).st_size
-        content = os.pread(file, size, 0)
-        whole = content.rfind(b"\n") + 1
-        if whole < size:
-            os.ftruncate(file, whole)
-    lines = content[:whole].splitlines(keepends=True)
-    return (Head(len(lines), hashlib.sha256(lines[-1]).hexdigest()) if lines else Head()), size - whole
+        text, end = tail(file)
+        torn = os.fstat(file).st_size - end
+        if not text:
+            head = Head()
+        elif (line := _parsed(text)) and isinstance(n := line.get("n"), int):
+            head = _head(n, text)
+        else:
+            raise DataError(f"{path}: its last line is no line of a log; keep it elsewhere, and a new one begins")
+        if torn:
+            os.ftruncate(file, end)
+    return head, torn
 
 
 def _now() -> str:
