@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -19,16 +20,24 @@ Approve = Annotated[
 
 
 def agree(
-    consent: Consent, log: ActionLog, name: str, config: Path, required: bool, ask: bool, console: Console
+    consent: Consent,
+    log: ActionLog,
+    name: str,
+    config: Path,
+    required: bool,
+    ask: bool,
+    console: Console,
+    pause: Callable[[], None] = lambda: None,
 ) -> None:
     """Go on only by terms that the owner has approved, where that is asked for, was done before, or must be.
 
-    Approvals are beside the configuration file.
+    Approvals are beside the configuration file. `pause` stops what else is shown, which would paint over the question.
     """
     file = config.absolute().parent / FILE
     if ask:
         approved = approval(file, name, consent.use)
         if approved is None or consent.changed(approved):
+            pause()
             _ask(name, consent, approved, console)
             approve(file, name, consent)
     if check_consent(file, name, consent, required):

@@ -117,7 +117,9 @@ def party(
         usual = Path("models") / config.stem
         check_kind(predict, serve, from_model, joins, without)
         required = settings.consent.required
-        asked = partial(agree, name=name, config=config, required=required, ask=approve, console=console)
+        asked = partial(
+            agree, name=name, config=config, required=required, ask=approve, console=console, pause=seen.pause
+        )
         if serve:
             place = state or state_of(config, f"serve-{name}")
             stock = _stock(settings, name, model or usual, (memory << 20, refresh), seen)
