@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import select
@@ -13,8 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
+from rich.console import Console
 
 from conformance.cases import table_settings, write_config, write_tables
+from cvfl.cli.consent import agree
+from cvfl.cli.errors import Ended, one_line
+from cvfl.federation.consent import FILE, Consent
+from cvfl.runs.actions import ActionLog
 
 QUESTION = b"Does bank take part by these terms? [y/N]: "
 
@@ -72,8 +79,55 @@ def asked(tmp_path: Path) -> Iterator[Asked]:
         party.close()
 
 
-def test_nothing_is_painted_over_the_question(asked: Asked) -> None:
+def test_nothing_is_painted_over_the_question_and_a_signal_there_is_no_answer(asked: Asked) -> None:
     asked.say(b"ye")
     assert asked.look(seconds=1.5) == b"ye"  # the echo of what was typed
-    asked.say(b"s\n")
-    assert b"waiting for" in asked.look(b"waiting for")  # the display is there again
+    asked.child.send_signal(signal.SIGTERM)
+    said = asked.look()
+    assert b"stopped" in said
+    assert b"has not approved" not in said
+    assert asked.child.wait(30) == 128 + signal.SIGTERM
+
+
+class Typed(io.StringIO):
+    """Standard input on which somebody presses Ctrl-C, or the system asks to end."""
+
+    def __init__(self, stopped: BaseException) -> None:
+        super().__init__()
+        self._stopped = stopped
+
+    def readline(self, *_: object) -> str:
+        raise self._stopped
+
+
+def question(folder: Path, monkeypatch: pytest.MonkeyPatch, typed: io.StringIO | None) -> int:
+    """The exit code of a command that asks."""
+    log = ActionLog(folder)
+    monkeypatch.setattr(sys, "stdin", typed)
+    try:
+        with one_line():
+            agree(Consent({"length": "short"}, {}), log, "bank", folder / "fed.toml", True, True, Console())
+    except typer.Exit as ended:
+        return ended.exit_code
+    finally:
+        log.close()
+    return 0
+
+
+def test_ctrl_c_at_the_question_is_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for stopped, code in ((KeyboardInterrupt(), 130), (Ended(signal.SIGHUP), 129)):
+        assert question(tmp_path, monkeypatch, Typed(stopped)) == code
+        assert capsys.readouterr().err == "stopped\n"
+
+
+@pytest.mark.parametrize("answer", ["n\n", "\n", "yeah\n", "", None])
+def test_anything_but_a_yes_is_a_no(
+    answer: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert question(tmp_path, monkeypatch, None if answer is None else io.StringIO(answer)) == 2
+    assert capsys.readouterr().err == "error: bank: its owner has not approved the terms; nothing was sent\n"
+    for yes in ("y\n", "Yes \n"):
+        assert question(tmp_path, monkeypatch, io.StringIO(yes)) == 0
+        (tmp_path / FILE).unlink()

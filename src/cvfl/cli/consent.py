@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -53,7 +54,17 @@ def _ask(name: str, consent: Consent, approved: Approved | None, console: Consol
     console.print(f"\nSHA-256 {consent.sha256}", markup=False)
     if approved:
         console.print(f"\nnot as approved on {approved.approved[:10]}: {consent.changed(approved)}", markup=False)
+    if _answer(f"Does {name} take part by these terms? [y/N]: ").lower() not in ("y", "yes"):
+        raise ConfigError(f"{name}: its owner has not approved the terms; nothing was sent")
+
+
+def _answer(question: str) -> str:
+    """What somebody types; nothing at the end of the input. `typer.confirm` would take Ctrl-C for a no."""
+    typer.echo(question, nl=False)
+    answer = ""
     try:
-        typer.confirm(f"Does {name} take part by these terms?", abort=True)
-    except typer.Abort:
-        raise ConfigError(f"{name}: its owner has not approved the terms; nothing was sent") from None
+        answer = sys.stdin.readline() if sys.stdin else ""
+    finally:
+        if not answer.endswith("\n"):
+            typer.echo()
+    return answer.strip()
