@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomlkit
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from conformance.cases import SERVER, settings, write_config
 from conformance.outcome import in_process, same
 from conformance.threads import Threads, threads
 from cvfl.cli import app
+from cvfl.cli.consent import agree
 from cvfl.config.files import parse_config
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
 from cvfl.federation.agreement.terms import terms_of
-from cvfl.federation.consent import FILE, Consent, Use, approval, approve, check_consent, consent_of
+from cvfl.federation.consent import FILE, Consent, Use, approvals, approve, check_consent, consent_of
 from cvfl.privacy.seen import MODES
-from cvfl.runs.actions import NAME, read_actions
+from cvfl.runs.actions import NAME, ActionLog, read_actions
 
 pytestmark = pytest.mark.usefixtures("no_pages")
 CONFIG = settings(rounds=3)
@@ -59,7 +64,7 @@ def test_a_no_sends_nothing_and_a_yes_ends_in_the_same_bits(tmp_path: Path) -> N
         assert taken.exit_code == 0, taken.output
         assert "the server sees: your embedding of every training row" in " ".join(taken.output.split())
         same(federation.outcome(), in_process(CONFIG))
-    kept = tomllib.loads((tmp_path / FILE).read_text())["party"]["bank"]
+    kept = tomllib.loads((tmp_path / FILE).read_text())["party"]["bank"][-1]
     assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
     (line,) = [line for line in read_actions(tmp_path / "state" / "bank" / NAME) if line["event"] == "approved"]
     assert line["consent"] == kept["sha256"]
@@ -132,9 +137,10 @@ def test_each_use_has_an_approval_of_its_own(tmp_path: Path) -> None:
             check_consent(path, "bank", Consent({"use": "another"}, {}, use), required=False)
     assert [*tomllib.loads(path.read_text())] == ["party", "predict", "serve"]
     assert check_consent(path, "bank", uses[Use.TRAINING], required=True)
-    path.write_text(path.read_text().replace("[predict.bank]", "[predict.bank]\nmore = 1"))
+    path.write_text(path.read_text().replace("[[predict.bank]]", "[[predict.bank]]\nmore = 1"))
     with pytest.raises(ConfigError, match=r"\[predict.bank\] is damaged; approve anew with --approve"):
-        approval(path, "bank", Use.PREDICTION)
+        check_consent(path, "bank", uses[Use.PREDICTION], required=False)
+    assert check_consent(path, "bank", uses[Use.SERVING], required=True)
 
 
 def test_one_file_for_the_parties_of_a_machine(tmp_path: Path) -> None:
@@ -143,7 +149,8 @@ def test_one_file_for_the_parties_of_a_machine(tmp_path: Path) -> None:
     approve(path, "shop", consent(name="shop"))
     approve(path, "bank", consent(rounds=9))
     assert check_consent(path, "shop", consent(name="shop"), required=True)
-    assert check_consent(path, "bank", consent(rounds=9), required=True)
+    for rounds in (9, 6):
+        assert check_consent(path, "bank", consent(rounds=rounds), required=True)
     assert not check_consent(path, "hospital", consent(), required=False)
     assert path.read_text().startswith("# What owners of parties have approved")
 
@@ -157,10 +164,57 @@ def test_a_file_that_was_edited(tmp_path: Path) -> None:
         check_consent(path, "bank", consent(), required=False)
     path.write_text(kept.replace("sha256", "sha255"))
     with pytest.raises(ConfigError, match=r"approved.toml: \[party.bank\] is damaged; approve anew with --approve"):
-        approval(path, "bank")
+        check_consent(path, "bank", consent(), required=False)
     path.write_text("[")
     with pytest.raises(ConfigError, match=r"approved\.toml: "):
-        approval(path, "bank")
+        check_consent(path, "bank", consent(), required=False)
+
+
+def test_approvals_of_several_configurations_stand_side_by_side(tmp_path: Path) -> None:
+    """April's and May's in one folder, or two jobs at one site; what has changed is said of the newest."""
+    path = tmp_path / FILE
+    april, may = consent(), consent(rounds=9)
+    for one in (april, may, april):
+        approve(path, "bank", one)
+        approve(path, "shop", one)
+    assert [entry.sha256 for entry in approvals(path, "bank").entries] == [may.sha256, april.sha256]
+    for one in (april, may):
+        assert check_consent(path, "bank", one, required=True)
+    with pytest.raises(ConfigError, match=r"length: was at most 6 rounds, .* is at most 12 rounds"):
+        check_consent(path, "bank", consent(rounds=12), required=False)
+    path.write_text(path.read_text().replace(f'"{may.sha256}"', "1"))
+    assert check_consent(path, "bank", april, required=True)  # whatever else is damaged
+    approve(path, "bank", may)
+    assert all(check_consent(path, "bank", one, required=True) for one in (april, may))
+
+
+def test_an_approval_of_a_table_of_its_own_is_one_of_the_list(tmp_path: Path) -> None:
+    """As version 0.1 wrote them."""
+    path, (old, new) = tmp_path / FILE, (consent(), consent(rounds=9))
+    entry = {"sha256": old.sha256, "approved": "2026-11-17T10:00:00Z", "shown": old.shown, "terms": old.terms}
+    path.write_text("# mine\n" + tomlkit.dumps({"party": {"bank": entry, "shop": entry}}))
+    assert check_consent(path, "bank", old, required=True)
+    approve(path, "bank", new)
+    for name, consents in (("bank", (old, new)), ("shop", (old,))):
+        assert all(check_consent(path, name, one, required=True) for one in consents)
+    assert path.read_text().startswith("# mine\n")
+    assert tomllib.loads(path.read_text())["party"]["bank"][0]["approved"] == entry["approved"]
+
+
+@pytest.mark.parametrize("damage", ["sha255", "section"])
+def test_who_is_asked_mends_a_damaged_approval(damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, log = tmp_path / FILE, ActionLog(tmp_path / "state")
+    approve(path, "shop", consent(("branch",), "shop"))
+    if damage == "section":
+        path.write_text("party = 1\n")
+    else:
+        approve(path, "bank", consent())
+        path.write_text(path.read_text().replace(f'sha256 = "{consent().sha256}"', 'sha255 = ""'))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    agree(consent(), log, "bank", tmp_path / "fed.toml", True, True, Console(file=io.StringIO()))
+    assert check_consent(path, "bank", consent(), required=True)
+    assert check_consent(path, "shop", consent(("branch",), "shop"), required=False) == (damage != "section")
+    assert [line["event"] for line in read_actions(log.path)] == ["approved"]
 
 
 SHOWN: dict[str, tuple[dict[str, Any], str, dict[str, str]]] = {

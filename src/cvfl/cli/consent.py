@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cvfl.errors import ConfigError, plain
-from cvfl.federation.consent import ABOUT, FILE, Approved, Consent, approval, approve, check_consent
+from cvfl.federation.consent import ABOUT, FILE, Approved, Consent, approvals, approve, check_consent
 from cvfl.runs.actions import ActionLog
 
 Approve = Annotated[
@@ -36,10 +36,10 @@ def agree(
     """
     file = config.absolute().parent / FILE
     if ask:
-        approved = approval(file, name, consent.use)
-        if approved is None or consent.changed(approved):
+        approved = approvals(file, name, consent.use)
+        if not approved.has(consent):
             pause()
-            _ask(name, consent, approved, console)
+            _ask(name, consent, approved.newest, console)
             approve(file, name, consent)
     if check_consent(file, name, consent, required):
         log.append("approved", consent=consent.sha256)

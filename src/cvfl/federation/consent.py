@@ -1,12 +1,12 @@
 """What the owner of a party agrees to: the terms of a run in plain words, and the file that says they were approved.
 
-    approved.toml   [party.bank]         of training: the hash of what was approved, and when
+    approved.toml   [[party.bank]]       of training: the hash of what was approved, and when; the newest comes last
                     [party.bank.shown]   what was shown
                     [party.bank.terms]   every term, as roles compare them, and what the party decides alone
-                    [predict.bank]       the same of predictions, [serve.bank] of answers online
+                    [[predict.bank]]     the same of predictions, [[serve.bank]] of answers online
 
-A role goes on without asking as long as nothing of its use has changed; else it stops, and says what has. What is shown
-of predictions and of answers online is in serving/consent.py.
+A role goes on without asking if its use is one of those that were approved; else it stops, and says what has changed
+since the newest. What is shown of predictions and of answers online is in serving/consent.py.
 """
 
 from __future__ import annotations
@@ -83,6 +83,24 @@ class Consent:
         return None if approved.sha256 == self.sha256 else "the file itself was changed"
 
 
+@dataclass(frozen=True)
+class Approvals:
+    """All that the owner of a party has approved for a use of its columns, the newest last."""
+
+    entries: tuple[Approved, ...] = ()
+    damaged: bool = False
+    """Whether there are others, which cannot be read."""
+
+    @property
+    def newest(self) -> Approved | None:
+        """What people mean when they say that something has changed."""
+        return self.entries[-1] if self.entries else None
+
+    def has(self, consent: Consent) -> bool:
+        """Whether this was approved, now or earlier: April's terms stay so when May's are."""
+        return any(consent.changed(one) is None for one in self.entries)
+
+
 def consent_of(
     config: RunConfig, name: str, names: Sequence[str], columns: Sequence[str], terms: Mapping[str, Any]
 ) -> Consent:
@@ -105,27 +123,34 @@ def as_texts(terms: Mapping[str, Any]) -> dict[str, str]:
     return {key: json.dumps(value, sort_keys=True) for key, value in sorted(terms.items())}
 
 
-def approval(path: Path, name: str, use: Use = Use.TRAINING) -> Approved | None:
-    """What was approved for a use of a party's columns, if anything was."""
-    if not path.exists():
-        return None
-    sections = read_toml(path).get(use, {})
-    if not isinstance(sections, dict) or name not in sections:
-        return None
-    try:
-        return Approved.model_validate(sections[name])
-    except ValueError:
-        raise ConfigError(f"{path}: [{use}.{name}] is damaged; approve anew with --approve") from None
+def approvals(path: Path, name: str, use: Use = Use.TRAINING) -> Approvals:
+    """What was approved for a use of a party's columns."""
+    section = read_toml(path).get(use, {}) if path.exists() else {}
+    found = section.get(name, []) if isinstance(section, dict) else []
+    entries: list[Approved] = []
+    damaged = False
+    for one in found if isinstance(found, list) else [found]:  # one alone was a table of its own
+        try:
+            entries.append(Approved.model_validate(one))
+        except ValueError:
+            damaged = True
+    return Approvals(tuple(entries), damaged)
 
 
 def approve(path: Path, name: str, consent: Consent) -> None:
-    """Write that the owner has approved this; approvals of other uses and parties in the file stay."""
+    """Write that the owner has approved this; everything else that was approved stays, but for what is damaged."""
+    earlier = [one for one in approvals(path, name, consent.use).entries if one.sha256 != consent.sha256]
     document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
     if not document:
         document.add(tomlkit.comment("What owners of parties have approved; `cvfl party --approve` writes it."))
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    section = Approved(sha256=consent.sha256, approved=now, shown=dict(consent.shown), terms=dict(consent.terms))
-    document.setdefault(consent.use, tomlkit.table())[name] = section.model_dump()
+    newest = Approved(sha256=consent.sha256, approved=now, shown=dict(consent.shown), terms=dict(consent.terms))
+    sections = tomlkit.aot()
+    for one in (*earlier, newest):
+        sections.append(tomlkit.item(one.model_dump()))
+    if not isinstance(document.get(consent.use), dict):
+        document[consent.use] = tomlkit.table(is_super_table=True)
+    document[consent.use][name] = sections
     partial = path.with_name(f".{path.name}.partial")
     with writing(path):
         partial.unlink(missing_ok=True)
@@ -136,17 +161,20 @@ def approve(path: Path, name: str, consent: Consent) -> None:
 
 def check_consent(path: Path, name: str, consent: Consent, required: bool) -> bool:
     """Whether this was approved; refuses a use that was not and has to be, or that is not what was approved."""
-    approved = approval(path, name, consent.use)
-    if approved is None:
-        if required:
-            raise ConfigError(
-                f"{name}: nobody has approved the terms of {ABOUT[consent.use]}, which consent.required asks for; see "
-                "them with --approve"
-            )
-        return False
-    if changed := consent.changed(approved):
-        raise ConfigError(f"{name}: not as approved on {approved.approved[:10]}: {changed}; see it all with --approve")
-    return True
+    approved = approvals(path, name, consent.use)
+    if approved.has(consent):
+        return True
+    if approved.damaged:
+        raise ConfigError(f"{path}: [{consent.use}.{name}] is damaged; approve anew with --approve")
+    if newest := approved.newest:
+        changed = consent.changed(newest)
+        raise ConfigError(f"{name}: not as approved on {newest.approved[:10]}: {changed}; see it all with --approve")
+    if required:
+        raise ConfigError(
+            f"{name}: nobody has approved the terms of {ABOUT[consent.use]}, which consent.required asks for; see "
+            "them with --approve"
+        )
+    return False
 
 
 def _length(config: RunConfig) -> str:
