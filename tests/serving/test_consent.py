@@ -171,8 +171,12 @@ def test_a_site_of_flare_takes_what_its_owner_has_approved(
         return Place("shop", tmp_path / "job" / "app" / "config", tmp_path / "local", tmp_path / root, tmp_path)
 
     for number, (roles, what) in enumerate(((JobRoles(), "this run"), (PredictRoles(), "predictions of new rows"))):
-        with pytest.raises(ConfigError, match=f"shop: nobody has approved the terms of {what}"):
+        with pytest.raises(ConfigError, match=f"shop: nobody has approved the terms of {what}") as caught:
             roles.party(place(f"refused-{number}"))
+        use = ("", " --predict")[number]  # a site of FLARE has no option --approve
+        said = f"see them with `cvfl party CONFIG --name shop{use} --approve --insecure`, where CONFIG has the same"
+        assert said in str(caught.value)
+        assert f"in {tmp_path / 'local'};" in str(caught.value)
     training = PartyRun(config, "shop", tmp_path / "own", stack)
     predicting = prediction(config, run, "shop", tmp_path / "own-prediction", stack)
     for roles, consent in ((JobRoles(), training.consent), (PredictRoles(), predicting.consent)):

@@ -31,7 +31,7 @@ from cvfl.privacy.account import epsilon, spent_of_shared
 from cvfl.privacy.seen import MODES, mode_of, plainly
 from cvfl.types import Section
 
-FILE = "approved.toml"
+FILE, HOW = "approved.toml", "--approve"
 NOT_PROTECTED = "an embedding is computed from your columns and says something of them; `cvfl audit` measures how much"
 _MOST_COLUMNS = 40
 
@@ -159,20 +159,23 @@ def approve(path: Path, name: str, consent: Consent) -> None:
         partial.replace(path)
 
 
-def check_consent(path: Path, name: str, consent: Consent, required: bool) -> bool:
-    """Whether this was approved; refuses a use that was not and has to be, or that is not what was approved."""
+def check_consent(path: Path, name: str, consent: Consent, required: bool, how: str = HOW) -> bool:
+    """Whether this was approved; refuses a use that was not and has to be, or that is not what was approved.
+
+    `how` is what to do then, where that is not an option of the command.
+    """
     approved = approvals(path, name, consent.use)
     if approved.has(consent):
         return True
     if approved.damaged:
-        raise ConfigError(f"{path}: [{consent.use}.{name}] is damaged; approve anew with --approve")
+        raise ConfigError(f"{path}: [{consent.use}.{name}] is damaged; approve anew with {how}")
     if newest := approved.newest:
         changed = consent.changed(newest)
-        raise ConfigError(f"{name}: not as approved on {newest.approved[:10]}: {changed}; see it all with --approve")
+        raise ConfigError(f"{name}: not as approved on {newest.approved[:10]}: {changed}; see it all with {how}")
     if required:
         raise ConfigError(
             f"{name}: nobody has approved the terms of {ABOUT[consent.use]}, which consent.required asks for; see "
-            "them with --approve"
+            f"them with {how}"
         )
     return False
 

@@ -31,7 +31,7 @@ from cvfl.config.schema import RunConfig, check_tables
 from cvfl.config.terms import NOT_TERMS, NOT_TERMS_OF_DATA
 from cvfl.data.sets.catalogue import READERS
 from cvfl.errors import ConfigError, writing
-from cvfl.federation.consent import FILE, Consent, check_consent
+from cvfl.federation.consent import FILE, Consent, Use, check_consent
 from cvfl.federation.roles import PartyRun, ServerRun
 from cvfl.federation.rows.load import federation_names, row_key
 from cvfl.federation.start import Start
@@ -227,7 +227,13 @@ class PartyJob:
 
 def check_owner(place: Place, config: RunConfig, consent: Consent, log: ActionLog) -> None:
     """Refuse a job that the owner of the site has not approved, where that must be; approvals are beside its file."""
-    if check_consent(site_file(place).parent / FILE, place.site, consent, config.consent.required):
+    folder = site_file(place).parent
+    use = "" if consent.use is Use.TRAINING else f" --{consent.use}"
+    how = (
+        f"`cvfl party CONFIG --name {place.site}{use} --approve --insecure`, where CONFIG has the same terms and is in "
+        f"{folder}; it can be stopped when it waits for a server"
+    )
+    if check_consent(folder / FILE, place.site, consent, config.consent.required, how):
         log.append("approved", consent=consent.sha256)
 
 
