@@ -22,7 +22,7 @@ from cvfl.cli.consent import agree
 from cvfl.config.files import parse_config
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
-from cvfl.federation.agreement.terms import terms_of
+from cvfl.federation.agreement.terms import offer_of, terms_of
 from cvfl.federation.consent import FILE, Consent, Use, approvals, approve, check_consent, consent_of
 from cvfl.privacy.seen import MODES
 from cvfl.runs.actions import NAME, ActionLog, read_actions
@@ -269,6 +269,27 @@ def test_where_labels_go() -> None:
         config = with_label(**changes)
         assert said in consent_of(config, "bank", NAMES, ("a",), terms_of(config)).shown["your label"]
         assert "another role" in consent_of(config, "shop", NAMES, ("a",), terms_of(config)).shown["your label"]
+
+
+@pytest.mark.parametrize("privacy", [{}, {"labels": "bank", "label_epsilon": 2.0}, {"labels": "bank"}])
+def test_what_classes_are_called_leaves_with_consent(privacy: dict[str, Any], tmp_path: Path) -> None:
+    """Names of label values, such as diagnoses: whoever approved without them has not approved them."""
+
+    def of(**section: Any) -> tuple[Consent, list[str]]:
+        party = {"bank": {"table": "b.csv", "label": "y"} | section, "shop": {"table": "s.csv"}}
+        config = with_label(party=party, privacy=privacy)
+        offered = offer_of(config, "bank", ("ill", "well")).classes
+        return consent_of(config, "bank", NAMES, ("a",), terms_of(config)), offered
+
+    (quiet, none), (told, classes) = of(), of(tell_classes=True)
+    approve(tmp_path / FILE, "bank", quiet)
+    assert none == []
+    if not classes:  # a label that stays has no names that leave
+        assert told == quiet
+        return
+    assert told.shown["your label"] == f"{quiet.shown['your label']}; the server hears what its classes are called"
+    with pytest.raises(ConfigError, match=r"your label: was y: .*, is y: .*; the server hears what its classes are"):
+        check_consent(tmp_path / FILE, "bank", told, required=False)
 
 
 def test_consent_is_no_term() -> None:

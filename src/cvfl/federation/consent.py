@@ -196,14 +196,15 @@ def _label(config: RunConfig, name: str) -> str:
     """Who gets labels that are this party's."""
     section = config.party.get(name)
     label = section.label if section else None
-    if label is None:
+    if section is None or label is None:
         return "none; another role has it"
     if config.privacy.private_labels:
         return f"{label}: it stays here; gradients that others get tell of it"
+    named = "; the server hears what its classes are called" if section.tell_classes else ""
     if config.privacy.label_epsilon is not None:
-        return f"{label}: randomised with epsilon {config.privacy.label_epsilon:g}; the others get no more of it"
+        return f"{label}: randomised with epsilon {config.privacy.label_epsilon:g}; the others get no more of it{named}"
     others = "and the others those of training rows" if config.algorithm == 1 else "and nobody else"
-    return f"{label}: the server gets all, {others}"
+    return f"{label}: the server gets all, {others}{named}"
 
 
 def leaves_line(width: int, compressor: str, clip: float | None) -> str:
