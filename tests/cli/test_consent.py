@@ -89,18 +89,17 @@ def test_nothing_is_painted_over_the_question_and_a_signal_there_is_no_answer(as
     assert asked.child.wait(30) == 128 + signal.SIGTERM
 
 
-class Typed(io.StringIO):
+class Stopped:
     """Standard input on which somebody presses Ctrl-C, or the system asks to end."""
 
-    def __init__(self, stopped: BaseException) -> None:
-        super().__init__()
-        self._stopped = stopped
+    def __init__(self, how: BaseException) -> None:
+        self._how = how
 
-    def readline(self, *_: object) -> str:
-        raise self._stopped
+    def readline(self) -> str:
+        raise self._how
 
 
-def question(folder: Path, monkeypatch: pytest.MonkeyPatch, typed: io.StringIO | None) -> int:
+def question(folder: Path, monkeypatch: pytest.MonkeyPatch, typed: io.StringIO | Stopped | None) -> int:
     """The exit code of a command that asks."""
     log = ActionLog(folder)
     monkeypatch.setattr(sys, "stdin", typed)
@@ -118,7 +117,7 @@ def test_ctrl_c_at_the_question_is_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for stopped, code in ((KeyboardInterrupt(), 130), (Ended(signal.SIGHUP), 129)):
-        assert question(tmp_path, monkeypatch, Typed(stopped)) == code
+        assert question(tmp_path, monkeypatch, Stopped(stopped)) == code
         assert capsys.readouterr().err == "stopped\n"
 
 

@@ -26,6 +26,7 @@ from cvfl.federation.agreement.terms import offer_of, terms_of
 from cvfl.federation.consent import FILE, Consent, Use, approvals, approve, check_consent, consent_of
 from cvfl.privacy.seen import MODES
 from cvfl.runs.actions import NAME, ActionLog, read_actions
+from cvfl.runtime.grpc.certificates import make_certificates
 
 pytestmark = pytest.mark.usefixtures("no_pages")
 CONFIG = settings(rounds=3)
@@ -59,7 +60,7 @@ def test_a_no_sends_nothing_and_a_yes_ends_in_the_same_bits(tmp_path: Path) -> N
             assert refused.exit_code == 2
             assert "error: bank: its owner has not approved the terms; nothing was sent" in refused.output
         assert not (tmp_path / FILE).exists()
-        assert all(line["event"] == "started" for line in read_actions(tmp_path / "state" / "bank" / NAME))
+        assert all(line["event"] in ("started", "stopped") for line in read_actions(tmp_path / "state" / "bank" / NAME))
         taken = party(tmp_path, federation.address, "--approve", answer="y\n")
         assert taken.exit_code == 0, taken.output
         assert "the server sees: your embedding of every training row" in " ".join(taken.output.split())
@@ -68,6 +69,28 @@ def test_a_no_sends_nothing_and_a_yes_ends_in_the_same_bits(tmp_path: Path) -> N
     assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
     (line,) = [line for line in read_actions(tmp_path / "state" / "bank" / NAME) if line["event"] == "approved"]
     assert line["consent"] == kept["sha256"]
+
+
+def test_a_no_leaves_the_run_so_far_and_the_alignment_as_they_are(tmp_path: Path) -> None:
+    write_config(tmp_path / "fed.toml", CONFIG)
+    state = tmp_path / "state" / "bank"
+    make_certificates(tmp_path / "certs", ["127.0.0.1"], NAMES)
+
+    def begin_anew(answer: str) -> None:
+        options = ("--restart", "--align-again", "--approve", "--set", "network.wait_limit=1")
+        assert party(tmp_path, "127.0.0.1:1", *options, answer=answer).exit_code == 2
+
+    begin_anew("n\n")
+    (so_far,) = (path for path in state.iterdir() if (path / "terms.json").exists())
+    (state / "alignment").mkdir()
+    kept = (so_far / "round", state / "alignment" / "round-00000000.safetensors")
+    for path in kept:
+        path.touch()
+    begin_anew("n\n")
+    assert [path.exists() for path in kept] == [True, True]
+    begin_anew("y\n")  # there is no server, but this is no longer about consent
+    assert [path.exists() for path in kept] == [False, False]
+    assert so_far.with_name(f"{so_far.name}.old-1").joinpath("round").exists()
 
 
 def test_what_was_approved_goes_on_unasked_and_what_has_changed_does_not(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from hypothesis import given
@@ -21,6 +23,7 @@ from conformance.outcome import in_process, same
 from conformance.threads import threads
 from cvfl.cli import app
 from cvfl.errors import ConfigError, DataError, OutputError
+from cvfl.federation.roles import PartyRun, ServerRun
 from cvfl.runs.actions import NAME, NOTHING, ActionLog, Head, read_actions, verified
 from cvfl.runs.witness import PredictionRecorder, Recorder, ServingRecorder
 from cvfl.types import Direction
@@ -300,13 +303,13 @@ def test_a_line_of_serving_is_written_when_it_is_time(tmp_path: Path, monkeypatc
     assert verified(tmp_path / NAME).lines == len(lines) + 1
 
 
+def full(*_: Any) -> int:
+    raise OSError(28, "No space left on device")
+
+
 def test_a_log_that_cannot_be_written_stops_the_role(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cvfl.runs.witness.EVERY", 0.01)
     recorder = ServingRecorder(ActionLog(tmp_path), "shop", ["bank", "shop"])
-
-    def full(*_: Any) -> int:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", full)
         recorder.frame(0, Direction.DOWN, ask(2, 0))
@@ -328,7 +331,48 @@ def test_a_session_of_a_prediction_is_a_line(tmp_path: Path) -> None:
         recorder.frame(0, Direction.UP, frame)
     recorder.here(0, False)
     recorder.close()
-    joined, predicted, left = told(tmp_path / NAME)
-    assert (joined["event"], left["event"]) == ("joined", "left")
+    joined, predicted, left, stopped = told(tmp_path / NAME)
+    assert (joined["event"], left["event"], stopped["event"]) == ("joined", "left", "stopped")
     sent = {"server": {"Prediction": [3, sum(map(len, frames))]}}
     assert predicted == {"n": 1, "event": "predicted", "rows": {"ab": 40_000}, "sent": sent, "received": {}}
+
+
+@pytest.mark.parametrize("how", ["recorder", "closed twice", "ended", "full"])
+def test_what_was_sent_before_a_role_stopped_is_there(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C and SIGTERM close a role; only kill -9 may cost lines, and looks like it."""
+    recorder = Recorder(ActionLog(tmp_path), "bank", ["bank"])
+    for t0 in range(3):
+        recorder.frame(0, Direction.UP, encode(Prediction(t0, 1, bytes(10))))
+    assert told(tmp_path / NAME) == []
+    if how == "full":
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", full)
+            with pytest.raises(OutputError):
+                recorder.close()
+        ActionLog(tmp_path).close()  # another process can have it
+        return
+    if how == "ended":
+        recorder.ended(rounds=3)
+    recorder.close()
+    if how == "closed twice":
+        recorder.close()
+    events = [line["event"] for line in read_actions(tmp_path / NAME)]
+    assert events == ["round"] * 3 + ["ended" if how == "ended" else "stopped"]
+
+
+def test_roles_that_are_closed_have_logged_what_they_sent(tmp_path: Path) -> None:
+    config = settings()
+    server = ServerRun(config, "test", tmp_path / SERVER)
+    with ExitStack() as stack:
+        bank = PartyRun(config, "bank", tmp_path / "bank", stack)
+        server.end.join(bank.end.hello())
+    server.close()
+    sent = {"sent": {"server": {"Control": [1, ANY]}}, "received": {}}
+    handshake = [line for line in told(tmp_path / "bank" / NAME) if line["event"] == "handshake"]
+    assert handshake == [{"n": 1, "event": "handshake"} | sent]
+    for role, events in (("bank", ["started", "handshake"]), (SERVER, ["started", "joined", "handshake"])):
+        lines = told(tmp_path / role / NAME)
+        assert [line["event"] for line in lines] == [*events, "stopped"]
+    PartyRun(config, "bank", tmp_path / "bank", ExitStack()).close()  # nothing of it is in use any more

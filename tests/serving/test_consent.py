@@ -177,6 +177,8 @@ def test_a_site_of_flare_takes_what_its_owner_has_approved(
         said = f"see them with `cvfl party CONFIG --name shop{use} --approve --insecure`, where CONFIG has the same"
         assert said in str(caught.value)
         assert f"in {tmp_path / 'local'};" in str(caught.value)
+        log = tmp_path / f"refused-{number}" / "cvfl" / "job" / "state" / NAME
+        assert [line["event"] for line in read_actions(log)] == ["started", "stopped"]
     training = PartyRun(config, "shop", tmp_path / "own", stack)
     predicting = prediction(config, run, "shop", tmp_path / "own-prediction", stack)
     for roles, consent in ((JobRoles(), training.consent), (PredictRoles(), predicting.consent)):
@@ -184,6 +186,8 @@ def test_a_site_of_flare_takes_what_its_owner_has_approved(
         duty = roles.party(place(f"taken-{consent.use}"))
         log = tmp_path / f"taken-{consent.use}" / "cvfl" / "job" / "state" / NAME
         assert [line["event"] for line in read_actions(log)] == ["started", "approved"]
-        duty.close()  # type: ignore[attr-defined]
+        duty.role.hello()
+        duty.close()
+        assert [line["event"] for line in read_actions(log)] == ["started", "approved", "handshake", "stopped"]
     training.close()
     assert [*tomllib.loads((tmp_path / "local" / FILE).read_text())] == ["party", "predict"]

@@ -35,8 +35,8 @@ SECRET = 32
 class State:
     """A role's state for these terms; `path` is its folder, which others cannot use until it is closed."""
 
-    def __init__(self, folder: Path, terms: dict[str, Any], restart: bool = False) -> None:
-        self.folder, self.path = folder, folder / digest_of(terms)
+    def __init__(self, folder: Path, terms: dict[str, Any]) -> None:
+        self.folder, self.path, self._terms = folder, folder / digest_of(terms), terms
         of_a_role = any((folder / name).exists() for name in (LOCK, NOISE, LOG))
         if folder.is_dir() and any(folder.iterdir()) and not of_a_role:
             raise ConfigError(f"{folder} holds other things than the state of a role; choose another --state")
@@ -50,11 +50,20 @@ class State:
         except OSError:
             self.close()
             raise ConfigError(f"{folder} is in use by another process; every role needs a --state of its own") from None
-        with writing(folder):
-            if restart and self.path.exists():
+        self._new = not self.path.exists()
+        self._make()
+
+    def begin_anew(self) -> None:
+        """Put the state of the run so far aside, if there was one."""
+        if not self._new:
+            with writing(self.folder):
                 self.path.rename(self._aside())
+            self._make()
+
+    def _make(self) -> None:
+        with writing(self.folder):
             self.path.mkdir(mode=0o700, exist_ok=True)
-            (self.path / "terms.json").write_text(json.dumps(terms, indent=2, sort_keys=True), encoding="utf-8")
+            (self.path / "terms.json").write_text(json.dumps(self._terms, indent=2, sort_keys=True), encoding="utf-8")
 
     def _aside(self) -> Path:
         tried = (self.path.with_name(f"{self.path.name}.old-{n}") for n in range(1, 1 << 20))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +53,8 @@ class PartyRun:
     restart: bool = False
     start: Start | None = None
     """The earlier run that all roles start from, if there is one: with this party's bundle, unless it joins."""
+    agreed: Callable[[Consent, ActionLog], None] = lambda *_: None
+    """Sees to it that the owner agrees, or raises: before anything that is kept is put aside."""
     role: PartyRole = field(init=False)
     end: ObservedParty = field(init=False)
     """The role, overheard."""
@@ -63,9 +65,18 @@ class PartyRun:
         config, name, terms = self.config, self.name, terms_of(self.config) | terms_from(self.start)
         if self.start:
             self.start.check(config)
-        self.state = State(self.folder, terms | _own(config, name), self.restart)
+        self._open = self.stack.enter_context(ExitStack())
+        self.state = State(self.folder, terms | _own(config, name))
+        self._open.callback(self.state.close)
         self._rows = self._party_rows()
         self._rows.start = self.start
+        self.log = ActionLog(self.folder)
+        self.log.append("started", role=name, **log_facts(config, self.state.path.name))
+        self._recorder = Recorder(self.log, name, self._rows.names)
+        self._open.callback(self._recorder.close)
+        self.agreed(self.consent, self.log)
+        if self.restart:
+            self.state.begin_anew()
         self.role = PartyRole(
             self._rows,
             terms,
@@ -77,16 +88,14 @@ class PartyRun:
             kept_secret(self.state.folder / NOISE) if config.privacy.noise else None,
             PartyKeeper(self.folder / ALIGNMENT, self._rows.names, wanted=self._rows.wanted),
         )
-        self.log = ActionLog(self.folder)
-        self.log.append("started", role=name, **log_facts(config, self.state.path.name))
-        self._recorder = Recorder(self.log, name, self._rows.names)
         self.end = ObservedParty(self.role, [self._recorder])
 
     @property
     def consent(self) -> Consent:
         """What the owner of this party agrees to by this run."""
         columns = self._rows.table.features if isinstance(self._rows, TableRows) else ()
-        terms = self.role.terms | {f"own.{key}": value for key, value in _own(self.config, self.name).items()}
+        terms = terms_of(self.config) | terms_from(self.start)
+        terms |= {f"own.{key}": value for key, value in _own(self.config, self.name).items()}
         return consent_of(self.config, self.name, self._rows.names, columns, terms)
 
     @property
@@ -144,9 +153,7 @@ class PartyRun:
         self.columns = own_columns(self.role.party, self._columns.get(self.name, ()))
         if self.columns:
             write_columns(self.columns, out)
-        self._recorder.flush()
-        self.log.append("ended", run=self.role.run, rounds=self.role.party.t0)
-        self.log.close()
+        self._recorder.ended(run=self.role.run, rounds=self.role.party.t0)
         self.state.remove()
 
     @property
@@ -193,9 +200,8 @@ class PartyRun:
         write_analysis_page(analysis, ", ".join(self._rows.names), out / "analysis.html")
 
     def close(self) -> None:
-        """Let another process use the state."""
-        self.state.close()
-        self.log.close()
+        """Write what is to be logged yet, and let another process use the state; the stack does so, too."""
+        self._open.close()
 
 
 _ELSEWHERE = {

@@ -64,7 +64,9 @@ class ServerRun:
         if self.start:
             self.start.check(self.config)
             self.start.check_names(rows.names)
-        self.state = State(self.folder, terms, self.restart)
+        self.state = State(self.folder, terms)
+        if self.restart:
+            self.state.begin_anew()
         path = self.state.path
         self._journal = Journal(path / "metrics.jsonl")
         # A round whose line was lost with the power is run again.
@@ -154,16 +156,16 @@ class ServerRun:
 
         write_report([out], out / "report.html")
         directory.close(completed=True)
-        self._recorder.flush()
-        self.log.append("ended", run=self.role.run, rounds=summary["rounds"])
-        self.log.close()
+        self._recorder.ended(run=self.role.run, rounds=summary["rounds"])
         self.state.remove()
         return RunResult(summary, history, models, out)
 
     def close(self) -> None:
-        """Let another process use the state."""
-        self.state.close()
-        self.log.close()
+        """Write what is to be logged yet, and let another process use the state."""
+        try:
+            self._recorder.close()
+        finally:
+            self.state.close()
 
 
 def _server_rows(config: RunConfig) -> ServerRows:
