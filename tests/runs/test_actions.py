@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -192,13 +193,52 @@ def test_the_command(tmp_path: Path) -> None:
     lines = run.invoke(app, ["log", "show", str(path), "--json"]).stdout.splitlines()
     assert [json.loads(line)["n"] for line in lines] == [0, 1, 2, 3]
     well = run.invoke(app, ["log", "verify", str(path.parent)])
-    assert well.stdout.strip().endswith(f"4 lines, nothing changed; the last one is {verified(path).sha256}")
+    assert well.stdout.strip().endswith(f"4 lines, the chain is whole; the last one is {verified(path).sha256}")
     path.write_text(path.read_text().replace("[1,101]", "[1,100]"))  # not a digit of a time or a hash
     ill = run.invoke(app, ["log", "verify", str(path.parent)])
     assert ill.exit_code == 2
     assert "line 3: does not follow from the one before" in ill.output
     missing = run.invoke(app, ["log", "verify", str(tmp_path)])
     assert "give the folder of a role's state" in missing.output
+
+
+def forged(path: Path) -> None:
+    """Another number of bytes in the second line, and all hashes computed anew."""
+    head, lines = Head(), path.read_bytes().replace(b"[1,101]", b"[1,999]").splitlines(keepends=True)
+    for n, text in enumerate(lines):
+        lines[n] = text.replace(json.loads(text)["before"].encode(), head.sha256.encode())
+        head = Head(n + 1, hashlib.sha256(lines[n]).hexdigest())
+    path.write_bytes(b"".join(lines))
+
+
+def test_a_chain_that_was_computed_anew_shows_against_what_was_noted(tmp_path: Path) -> None:
+    path, run = written(tmp_path), CliRunner()
+    noted = verified(path)
+
+    def verify(*option: str) -> tuple[int, str]:
+        told = run.invoke(app, ["log", "verify", str(tmp_path), *option])
+        return told.exit_code, told.output
+
+    option = ("--noted", f"{noted.lines}:{noted.sha256}")
+    for more in range(2):  # the log may have grown since
+        code, told = verify(*option)
+        assert (code, "the chain is whole and goes on from the 4 that were noted" in told) == (0, True)
+        whole = path.read_bytes()
+        forged(path)
+        assert verify()[0] == 0
+        code, told = verify(*option)
+        assert (code, "its first 4 lines are not those that were noted" in told) == (2, True)
+        path.write_bytes(whole)
+        if not more:
+            log = ActionLog(tmp_path)
+            log.append("ended")
+            log.close()
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
+    assert verify()[0] == 0
+    code, told = verify(*option)
+    assert (code, "3 lines, and 4 were noted: those at the end were removed" in told) == (2, True)
+    for wrong in ("4", "4:77e0", f":{noted.sha256}", f"x:{noted.sha256}"):
+        assert "give the number of lines and the whole hash" in verify("--noted", wrong)[1].replace("\n", " ")
 
 
 def test_a_log_of_strange_lines_is_no_traceback(tmp_path: Path) -> None:

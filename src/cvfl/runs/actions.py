@@ -2,8 +2,9 @@
 
 STATE/actions.jsonl     {"n": 4, "time": "...", "before": "9f3c...", "event": "round", ...}
 
-Who changes, removes or puts in a line breaks the chain from there on. Who removes lines at the end does not: the last
-hash, noted elsewhere, tells. A line that a crash has torn is dropped when the file is opened again, and a line says so.
+Who changes, removes or puts in a line breaks the chain from there on. Who removes lines at the end does not, nor who
+computes all hashes after a change anew: nothing here is secret. A number of lines and their last hash, noted elsewhere,
+tell. A line that a crash has torn is dropped when the file is opened again, and a line says so.
 Nothing here is of columns, ids or labels: names of roles and runs, kinds of messages, numbers of rows and bytes.
 """
 
@@ -83,12 +84,19 @@ def read_actions(path: Path) -> Iterator[dict[str, Any]]:
             yield line
 
 
-def verified(path: Path) -> Head:
-    """The end of a log whose chain is whole; refuses one that was changed, by the number of its line."""
+def verified(path: Path, noted: Head | None = None) -> Head:
+    """The end of a log whose chain is whole, by the number of its line if not.
+
+    Refuses one, too, that does not go on from an end that was noted earlier.
+    """
     head = Head()
     with writing(path, "read"):
         for _, found in _checked(path):
             head = found
+            if noted and head.lines == noted.lines and head != noted:
+                raise DataError(f"{path}: its first {noted.lines:,} lines are not those that were noted")
+    if noted and head.lines < noted.lines:
+        raise DataError(f"{path}: {head.lines:,} lines, and {noted.lines:,} were noted: those at the end were removed")
     return head
 
 
