@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,6 +26,7 @@ from cvfl.compress import build
 from cvfl.config.files import read_toml
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError, plain, writing
+from cvfl.files import write_hidden
 from cvfl.privacy.account import epsilon, spent_of_shared
 from cvfl.privacy.seen import MODES, mode_of, plainly
 from cvfl.types import Section
@@ -151,12 +151,8 @@ def approve(path: Path, name: str, consent: Consent) -> None:
     if not isinstance(document.get(consent.use), dict):
         document[consent.use] = tomlkit.table(is_super_table=True)
     document[consent.use][name] = sections
-    partial = path.with_name(f".{path.name}.partial")
     with writing(path):
-        partial.unlink(missing_ok=True)
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(tomlkit.dumps(document))
-        partial.replace(path)
+        write_hidden(path, tomlkit.dumps(document).encode())
 
 
 def check_consent(path: Path, name: str, consent: Consent, required: bool, how: str = HOW) -> bool:

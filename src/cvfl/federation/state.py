@@ -14,17 +14,15 @@ Nothing is removed before the run is over. Nobody but the user who runs the role
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import secrets
 import shutil
-import weakref
 from pathlib import Path
 from typing import Any
 
 from cvfl.errors import ConfigError, writing
 from cvfl.federation.agreement.terms import digest_of
+from cvfl.files import held, write_hidden
 from cvfl.runs.actions import NAME as LOG
 
 LOCK, NOISE, ALIGNMENT = "lock", "noise.secret", "alignment"
@@ -40,16 +38,8 @@ class State:
         of_a_role = any((folder / name).exists() for name in (LOCK, NOISE, LOG))
         if folder.is_dir() and any(folder.iterdir()) and not of_a_role:
             raise ConfigError(f"{folder} holds other things than the state of a role; choose another --state")
-        with writing(folder):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self.close = weakref.finalize(self, os.close, lock)
-        """Let others use the folder."""
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self.close()
-            raise ConfigError(f"{folder} is in use by another process; every role needs a --state of its own") from None
+        _, self.close = held(self, folder, LOCK)
+        """`close`: let others use the folder."""
         self._new = not self.path.exists()
         self._make()
 
@@ -79,16 +69,5 @@ def kept_secret(path: Path) -> bytes:
     """The secret in this file, which is drawn once."""
     with writing(path):
         if not path.exists():
-            write_secret(path, secrets.token_bytes(SECRET))
+            write_hidden(path, secrets.token_bytes(SECRET))
         return path.read_bytes()
-
-
-def write_secret(path: Path, secret: bytes) -> None:
-    """Write a file that nobody else can read, not even for a moment; a crash leaves it whole or not at all."""
-    partial = path.with_suffix(".partial")
-    partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(secret)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)

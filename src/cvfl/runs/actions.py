@@ -10,11 +10,9 @@ Nothing here is of columns, ids or labels: names of roles and runs, kinds of mes
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
-import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from cvfl.errors import ConfigError, DataError, writing
+from cvfl.files import held
 from cvfl.runs.journal import tail
 
 NAME = "actions.jsonl"
@@ -42,16 +41,8 @@ class ActionLog:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
-        with writing(self.path):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self.close = weakref.finalize(self, os.close, self._file)
-        """Add nothing more."""
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self.close()
-            raise ConfigError(f"{folder} is in use by another process; every role needs a --state of its own") from None
+        self._file, self.close = held(self, folder, NAME, os.O_APPEND)
+        """`close`: add nothing more."""
         self._take_up()
 
     def _take_up(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from cvfl.config.schema import RunConfig
 from cvfl.config.sections import PartyConfig
 from cvfl.errors import ConfigError, suggest, writing
-from cvfl.federation.agreement.terms import log_facts, offer_of, terms_from, terms_of
+from cvfl.federation.agreement.terms import offer_of, started_log, terms_from, terms_of
 from cvfl.federation.consent import Consent, consent_of
 from cvfl.federation.results.bundles import BundleMaker, write_bundles
 from cvfl.federation.results.scoring import analysis_of, columns_of, own_columns, scorer
@@ -23,10 +23,11 @@ from cvfl.federation.rows.named import NamedRows
 from cvfl.federation.rows.party import PartyRows
 from cvfl.federation.rows.table import TableRows
 from cvfl.federation.start import Start
-from cvfl.federation.state import ALIGNMENT, NOISE, State, kept_secret, write_secret
+from cvfl.federation.state import ALIGNMENT, NOISE, State, kept_secret
 from cvfl.federation.told_labels.holder import account_of
 from cvfl.federation.told_labels.private import private_of, scores_of, write_private
 from cvfl.federation.told_labels.randomise import randomise_table
+from cvfl.files import write_hidden
 from cvfl.privacy.identity import Identity
 from cvfl.privacy.relay import Holder
 from cvfl.protocol import PartyMachine, Units
@@ -70,8 +71,7 @@ class PartyRun:
         self._open.callback(self.state.close)
         self._rows = self._party_rows()
         self._rows.start = self.start
-        self.log = ActionLog(self.folder)
-        self.log.append("started", role=name, **log_facts(config, self.state.path.name))
+        self.log = started_log(self.folder, name, config, self.state.path.name)
         self._recorder = Recorder(self.log, name, self._rows.names)
         self._open.callback(self._recorder.close)
         self.agreed(self.consent, self.log)
@@ -144,7 +144,7 @@ class PartyRun:
             if self._rows.preparation:
                 self._rows.preparation.save(out / f"{self.name}.preparation")
             if isinstance(self._rows, TableRows):
-                write_secret(out / f"{self.name}.row_secret", self._rows.key)
+                write_hidden(out / f"{self.name}.row_secret", self._rows.key)
             (out / f"{self.name}.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         write_bundles(self._bundles(self.role.party), out)
         self._write_private(self.role.party, out)
