@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,19 @@ def test_the_terminal_shows_the_round():
 def test_the_terminal_shows_who_is_waited_for():
     assert "waiting for shop, 12 s" in shown(("round", PROGRESS), ("wait", "shop", 12.0))
     assert "waiting for shop" in shown(("wait", "shop", 12.0))
+
+
+def test_after_a_pause_the_terminal_shows_steps_again():
+    console = Console(force_terminal=True, width=120, file=(file := io.StringIO()))
+    with observed(console, "fed", False, None) as seen:
+        seen.step("bank: reading", 5, 0)
+        seen.pause()
+        before = file.tell()
+        time.sleep(0.3)  # in which a display paints
+        assert file.tell() == before
+        seen.wait("shop", 12.0)
+        time.sleep(0.3)
+    assert "waiting for shop" in file.getvalue()[before:]
 
 
 def test_without_a_terminal_rounds_are_lines_two_seconds_apart_then_ever_fewer(monkeypatch: pytest.MonkeyPatch) -> None:

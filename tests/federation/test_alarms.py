@@ -175,3 +175,24 @@ def test_the_report_has_the_figures(tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "Largest turn" in page
     assert "Largest norms" in page
+
+
+def test_a_line_is_no_more_work_late_in_a_run() -> None:
+    compared = [0]
+
+    class Figure(float):
+        def __lt__(self, other: float) -> bool:
+            compared[0] += 1
+            return float(self) < other
+
+        def __gt__(self, other: float) -> bool:
+            compared[0] += 1
+            return float(self) > other
+
+    alarms = Alarms()
+    for t0 in range(2000):
+        compared[0] = 0
+        assert not alarms.see({"round": t0, "embeddings": {"bank": {"norm": Figure(1 + t0 % 5)}}})
+        assert compared[0] < 20
+    said = alarms.see({"round": 2000, "embeddings": {"bank": {"norm": 99.0}}})
+    assert "of its embeddings is 99, after 1 to 5 before" in said

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomlkit
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from conformance.cases import SERVER, settings, write_config
 from conformance.outcome import in_process, same
 from conformance.threads import Threads, threads
 from cvfl.cli import app
+from cvfl.cli.consent import agree
 from cvfl.config.files import parse_config
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
-from cvfl.federation.agreement.terms import terms_of
-from cvfl.federation.consent import FILE, Consent, Use, approval, approve, check_consent, consent_of
+from cvfl.federation.agreement.terms import offer_of, terms_of
+from cvfl.federation.consent import FILE, Consent, Use, approvals, approve, check_consent, consent_of
 from cvfl.privacy.seen import MODES
-from cvfl.runs.actions import NAME, read_actions
+from cvfl.runs.actions import NAME, ActionLog, read_actions
+from cvfl.runtime.grpc.certificates import make_certificates
 
 pytestmark = pytest.mark.usefixtures("no_pages")
 CONFIG = settings(rounds=3)
@@ -54,15 +60,37 @@ def test_a_no_sends_nothing_and_a_yes_ends_in_the_same_bits(tmp_path: Path) -> N
             assert refused.exit_code == 2
             assert "error: bank: its owner has not approved the terms; nothing was sent" in refused.output
         assert not (tmp_path / FILE).exists()
-        assert all(line["event"] == "started" for line in read_actions(tmp_path / "state" / "bank" / NAME))
+        assert all(line["event"] in ("started", "stopped") for line in read_actions(tmp_path / "state" / "bank" / NAME))
         taken = party(tmp_path, federation.address, "--approve", answer="y\n")
         assert taken.exit_code == 0, taken.output
         assert "the server sees: your embedding of every training row" in " ".join(taken.output.split())
         same(federation.outcome(), in_process(CONFIG))
-    kept = tomllib.loads((tmp_path / FILE).read_text())["party"]["bank"]
+    kept = tomllib.loads((tmp_path / FILE).read_text())["party"]["bank"][-1]
     assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
     (line,) = [line for line in read_actions(tmp_path / "state" / "bank" / NAME) if line["event"] == "approved"]
     assert line["consent"] == kept["sha256"]
+
+
+def test_a_no_leaves_the_run_so_far_and_the_alignment_as_they_are(tmp_path: Path) -> None:
+    write_config(tmp_path / "fed.toml", CONFIG)
+    state = tmp_path / "state" / "bank"
+    make_certificates(tmp_path / "certs", ["127.0.0.1"], NAMES)
+
+    def begin_anew(answer: str) -> None:
+        options = ("--restart", "--align-again", "--approve", "--set", "network.wait_limit=1")
+        assert party(tmp_path, "127.0.0.1:1", *options, answer=answer).exit_code == 2
+
+    begin_anew("n\n")
+    (so_far,) = (path for path in state.iterdir() if (path / "terms.json").exists())
+    (state / "alignment").mkdir()
+    kept = (so_far / "round", state / "alignment" / "round-00000000.safetensors")
+    for path in kept:
+        path.touch()
+    begin_anew("n\n")
+    assert [path.exists() for path in kept] == [True, True]
+    begin_anew("y\n")  # there is no server, but this is no longer about consent
+    assert [path.exists() for path in kept] == [False, False]
+    assert so_far.with_name(f"{so_far.name}.old-1").joinpath("round").exists()
 
 
 def test_what_was_approved_goes_on_unasked_and_what_has_changed_does_not(tmp_path: Path) -> None:
@@ -132,9 +160,10 @@ def test_each_use_has_an_approval_of_its_own(tmp_path: Path) -> None:
             check_consent(path, "bank", Consent({"use": "another"}, {}, use), required=False)
     assert [*tomllib.loads(path.read_text())] == ["party", "predict", "serve"]
     assert check_consent(path, "bank", uses[Use.TRAINING], required=True)
-    path.write_text(path.read_text().replace("[predict.bank]", "[predict.bank]\nmore = 1"))
+    path.write_text(path.read_text().replace("[[predict.bank]]", "[[predict.bank]]\nmore = 1"))
     with pytest.raises(ConfigError, match=r"\[predict.bank\] is damaged; approve anew with --approve"):
-        approval(path, "bank", Use.PREDICTION)
+        check_consent(path, "bank", uses[Use.PREDICTION], required=False)
+    assert check_consent(path, "bank", uses[Use.SERVING], required=True)
 
 
 def test_one_file_for_the_parties_of_a_machine(tmp_path: Path) -> None:
@@ -143,7 +172,8 @@ def test_one_file_for_the_parties_of_a_machine(tmp_path: Path) -> None:
     approve(path, "shop", consent(name="shop"))
     approve(path, "bank", consent(rounds=9))
     assert check_consent(path, "shop", consent(name="shop"), required=True)
-    assert check_consent(path, "bank", consent(rounds=9), required=True)
+    for rounds in (9, 6):
+        assert check_consent(path, "bank", consent(rounds=rounds), required=True)
     assert not check_consent(path, "hospital", consent(), required=False)
     assert path.read_text().startswith("# What owners of parties have approved")
 
@@ -157,10 +187,57 @@ def test_a_file_that_was_edited(tmp_path: Path) -> None:
         check_consent(path, "bank", consent(), required=False)
     path.write_text(kept.replace("sha256", "sha255"))
     with pytest.raises(ConfigError, match=r"approved.toml: \[party.bank\] is damaged; approve anew with --approve"):
-        approval(path, "bank")
+        check_consent(path, "bank", consent(), required=False)
     path.write_text("[")
     with pytest.raises(ConfigError, match=r"approved\.toml: "):
-        approval(path, "bank")
+        check_consent(path, "bank", consent(), required=False)
+
+
+def test_approvals_of_several_configurations_stand_side_by_side(tmp_path: Path) -> None:
+    """April's and May's in one folder, or two jobs at one site; what has changed is said of the newest."""
+    path = tmp_path / FILE
+    april, may = consent(), consent(rounds=9)
+    for one in (april, may, april):
+        approve(path, "bank", one)
+        approve(path, "shop", one)
+    assert [entry.sha256 for entry in approvals(path, "bank").entries] == [may.sha256, april.sha256]
+    for one in (april, may):
+        assert check_consent(path, "bank", one, required=True)
+    with pytest.raises(ConfigError, match=r"length: was at most 6 rounds, .* is at most 12 rounds"):
+        check_consent(path, "bank", consent(rounds=12), required=False)
+    path.write_text(path.read_text().replace(f'"{may.sha256}"', "1"))
+    assert check_consent(path, "bank", april, required=True)  # whatever else is damaged
+    approve(path, "bank", may)
+    assert all(check_consent(path, "bank", one, required=True) for one in (april, may))
+
+
+def test_an_approval_of_a_table_of_its_own_is_one_of_the_list(tmp_path: Path) -> None:
+    """As version 0.1 wrote them."""
+    path, (old, new) = tmp_path / FILE, (consent(), consent(rounds=9))
+    entry = {"sha256": old.sha256, "approved": "2026-11-17T10:00:00Z", "shown": old.shown, "terms": old.terms}
+    path.write_text("# mine\n" + tomlkit.dumps({"party": {"bank": entry, "shop": entry}}))
+    assert check_consent(path, "bank", old, required=True)
+    approve(path, "bank", new)
+    for name, consents in (("bank", (old, new)), ("shop", (old,))):
+        assert all(check_consent(path, name, one, required=True) for one in consents)
+    assert path.read_text().startswith("# mine\n")
+    assert tomllib.loads(path.read_text())["party"]["bank"][0]["approved"] == entry["approved"]
+
+
+@pytest.mark.parametrize("damage", ["sha255", "section"])
+def test_who_is_asked_mends_a_damaged_approval(damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, log = tmp_path / FILE, ActionLog(tmp_path / "state")
+    approve(path, "shop", consent(("branch",), "shop"))
+    if damage == "section":
+        path.write_text("party = 1\n")
+    else:
+        approve(path, "bank", consent())
+        path.write_text(path.read_text().replace(f'sha256 = "{consent().sha256}"', 'sha255 = ""'))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    agree(consent(), log, "bank", tmp_path / "fed.toml", True, True, Console(file=io.StringIO()))
+    assert check_consent(path, "bank", consent(), required=True)
+    assert check_consent(path, "shop", consent(("branch",), "shop"), required=False) == (damage != "section")
+    assert [line["event"] for line in read_actions(log.path)] == ["approved"]
 
 
 SHOWN: dict[str, tuple[dict[str, Any], str, dict[str, str]]] = {
@@ -237,6 +314,27 @@ def test_where_labels_go() -> None:
         config = with_label(**changes)
         assert said in consent_of(config, "bank", NAMES, ("a",), terms_of(config)).shown["your label"]
         assert "another role" in consent_of(config, "shop", NAMES, ("a",), terms_of(config)).shown["your label"]
+
+
+@pytest.mark.parametrize("privacy", [{}, {"labels": "bank", "label_epsilon": 2.0}, {"labels": "bank"}])
+def test_what_classes_are_called_leaves_with_consent(privacy: dict[str, Any], tmp_path: Path) -> None:
+    """Names of label values, such as diagnoses: whoever approved without them has not approved them."""
+
+    def of(**section: Any) -> tuple[Consent, list[str]]:
+        party = {"bank": {"table": "b.csv", "label": "y"} | section, "shop": {"table": "s.csv"}}
+        config = with_label(party=party, privacy=privacy)
+        offered = offer_of(config, "bank", ("ill", "well")).classes
+        return consent_of(config, "bank", NAMES, ("a",), terms_of(config)), offered
+
+    (quiet, none), (told, classes) = of(), of(tell_classes=True)
+    approve(tmp_path / FILE, "bank", quiet)
+    assert none == []
+    if not classes:  # a label that stays has no names that leave
+        assert told == quiet
+        return
+    assert told.shown["your label"] == f"{quiet.shown['your label']}; the server hears what its classes are called"
+    with pytest.raises(ConfigError, match=r"your label: was y: .*, is y: .*; the server hears what its classes are"):
+        check_consent(tmp_path / FILE, "bank", told, required=False)
 
 
 def test_consent_is_no_term() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from hypothesis import given
@@ -21,6 +24,7 @@ from conformance.outcome import in_process, same
 from conformance.threads import threads
 from cvfl.cli import app
 from cvfl.errors import ConfigError, DataError, OutputError
+from cvfl.federation.roles import PartyRun, ServerRun
 from cvfl.runs.actions import NAME, NOTHING, ActionLog, Head, read_actions, verified
 from cvfl.runs.witness import PredictionRecorder, Recorder, ServingRecorder
 from cvfl.types import Direction
@@ -106,6 +110,40 @@ def test_a_line_torn_anywhere_is_dropped_and_said(tmp_path: Path) -> None:
         assert list(read_actions(path))[1]["bytes"] == end - start
 
 
+@pytest.mark.parametrize("block", [1, 7, 64, 1 << 14])
+def test_a_log_is_taken_up_by_its_last_line_alone(block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it is: a system reads 2 GiB at once at most, and what was not read must not count as torn."""
+    monkeypatch.setattr("cvfl.runs.journal.BLOCK", block)
+    path = written(tmp_path, 20)
+    content, pread = path.read_bytes(), os.pread
+    longest = max(map(len, content.splitlines(keepends=True)))
+    monkeypatch.setattr(os, "pread", lambda file, size, at: pread(file, min(size, max(longest, block)), at))
+    for torn in (b"", b"x", b'{"n": 20, "text": "' + b"x" * 500):
+        path.write_bytes(content + torn)
+        log = ActionLog(tmp_path)
+        log.append("ended")
+        log.close()
+        assert path.read_bytes().startswith(content)
+        assert [line["event"] for line in read_actions(path)][20:] == [*(["torn"] if torn else []), "ended"]
+        assert verified(path).lines == (22 if torn else 21)
+
+
+def test_a_log_is_never_in_memory_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, 3)
+    monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail("read as a whole"))
+    assert verified(path).lines == len(list(read_actions(path))) == 3
+
+
+def test_a_last_line_that_is_none_stays_and_is_said(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    for last in (b"{}\n", b"[1]\n", bytes(40) + b"\n", b'{"n":"4"}\n'):
+        content = path.read_bytes() + last
+        path.write_bytes(content)
+        with pytest.raises(DataError, match="its last line is no line of a log; keep it elsewhere, and a new one"):
+            ActionLog(tmp_path)
+        assert path.read_bytes() == content
+
+
 def test_kill_9_while_lines_are_written(tmp_path: Path) -> None:
     code = f"from cvfl.runs.actions import *; log = ActionLog(Path({str(tmp_path)!r}))\n"
     code += "while True: log.append('round', text='x' * 5000)"
@@ -155,13 +193,52 @@ def test_the_command(tmp_path: Path) -> None:
     lines = run.invoke(app, ["log", "show", str(path), "--json"]).stdout.splitlines()
     assert [json.loads(line)["n"] for line in lines] == [0, 1, 2, 3]
     well = run.invoke(app, ["log", "verify", str(path.parent)])
-    assert well.stdout.strip().endswith(f"4 lines, nothing changed; the last one is {verified(path).sha256}")
+    assert well.stdout.strip().endswith(f"4 lines, the chain is whole; the last one is {verified(path).sha256}")
     path.write_text(path.read_text().replace("[1,101]", "[1,100]"))  # not a digit of a time or a hash
     ill = run.invoke(app, ["log", "verify", str(path.parent)])
     assert ill.exit_code == 2
     assert "line 3: does not follow from the one before" in ill.output
     missing = run.invoke(app, ["log", "verify", str(tmp_path)])
     assert "give the folder of a role's state" in missing.output
+
+
+def forged(path: Path) -> None:
+    """Another number of bytes in the second line, and all hashes computed anew."""
+    head, lines = Head(), path.read_bytes().replace(b"[1,101]", b"[1,999]").splitlines(keepends=True)
+    for n, text in enumerate(lines):
+        lines[n] = text.replace(json.loads(text)["before"].encode(), head.sha256.encode())
+        head = Head(n + 1, hashlib.sha256(lines[n]).hexdigest())
+    path.write_bytes(b"".join(lines))
+
+
+def test_a_chain_that_was_computed_anew_shows_against_what_was_noted(tmp_path: Path) -> None:
+    path, run = written(tmp_path), CliRunner()
+    noted = verified(path)
+
+    def verify(*option: str) -> tuple[int, str]:
+        told = run.invoke(app, ["log", "verify", str(tmp_path), *option])
+        return told.exit_code, told.output
+
+    option = ("--noted", f"{noted.lines}:{noted.sha256}")
+    for more in range(2):  # the log may have grown since
+        code, told = verify(*option)
+        assert (code, "the chain is whole and goes on from the 4 that were noted" in told) == (0, True)
+        whole = path.read_bytes()
+        forged(path)
+        assert verify()[0] == 0
+        code, told = verify(*option)
+        assert (code, "its first 4 lines are not those that were noted" in told) == (2, True)
+        path.write_bytes(whole)
+        if not more:
+            log = ActionLog(tmp_path)
+            log.append("ended")
+            log.close()
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
+    assert verify()[0] == 0
+    code, told = verify(*option)
+    assert (code, "3 lines, and 4 were noted: those at the end were removed" in told) == (2, True)
+    for wrong in ("4", "4:77e0", f":{noted.sha256}", f"x:{noted.sha256}"):
+        assert "give the number of lines and the whole hash" in verify("--noted", wrong)[1].replace("\n", " ")
 
 
 def test_a_log_of_strange_lines_is_no_traceback(tmp_path: Path) -> None:
@@ -266,13 +343,13 @@ def test_a_line_of_serving_is_written_when_it_is_time(tmp_path: Path, monkeypatc
     assert verified(tmp_path / NAME).lines == len(lines) + 1
 
 
+def full(*_: Any) -> int:
+    raise OSError(28, "No space left on device")
+
+
 def test_a_log_that_cannot_be_written_stops_the_role(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cvfl.runs.witness.EVERY", 0.01)
     recorder = ServingRecorder(ActionLog(tmp_path), "shop", ["bank", "shop"])
-
-    def full(*_: Any) -> int:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", full)
         recorder.frame(0, Direction.DOWN, ask(2, 0))
@@ -294,7 +371,48 @@ def test_a_session_of_a_prediction_is_a_line(tmp_path: Path) -> None:
         recorder.frame(0, Direction.UP, frame)
     recorder.here(0, False)
     recorder.close()
-    joined, predicted, left = told(tmp_path / NAME)
-    assert (joined["event"], left["event"]) == ("joined", "left")
+    joined, predicted, left, stopped = told(tmp_path / NAME)
+    assert (joined["event"], left["event"], stopped["event"]) == ("joined", "left", "stopped")
     sent = {"server": {"Prediction": [3, sum(map(len, frames))]}}
     assert predicted == {"n": 1, "event": "predicted", "rows": {"ab": 40_000}, "sent": sent, "received": {}}
+
+
+@pytest.mark.parametrize("how", ["recorder", "closed twice", "ended", "full"])
+def test_what_was_sent_before_a_role_stopped_is_there(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C and SIGTERM close a role; only kill -9 may cost lines, and looks like it."""
+    recorder = Recorder(ActionLog(tmp_path), "bank", ["bank"])
+    for t0 in range(3):
+        recorder.frame(0, Direction.UP, encode(Prediction(t0, 1, bytes(10))))
+    assert told(tmp_path / NAME) == []
+    if how == "full":
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", full)
+            with pytest.raises(OutputError):
+                recorder.close()
+        ActionLog(tmp_path).close()  # another process can have it
+        return
+    if how == "ended":
+        recorder.ended(rounds=3)
+    recorder.close()
+    if how == "closed twice":
+        recorder.close()
+    events = [line["event"] for line in read_actions(tmp_path / NAME)]
+    assert events == ["round"] * 3 + ["ended" if how == "ended" else "stopped"]
+
+
+def test_roles_that_are_closed_have_logged_what_they_sent(tmp_path: Path) -> None:
+    config = settings()
+    server = ServerRun(config, "test", tmp_path / SERVER)
+    with ExitStack() as stack:
+        bank = PartyRun(config, "bank", tmp_path / "bank", stack)
+        server.end.join(bank.end.hello())
+    server.close()
+    sent = {"sent": {"server": {"Control": [1, ANY]}}, "received": {}}
+    handshake = [line for line in told(tmp_path / "bank" / NAME) if line["event"] == "handshake"]
+    assert handshake == [{"n": 1, "event": "handshake"} | sent]
+    for role, events in (("bank", ["started", "handshake"]), (SERVER, ["started", "joined", "handshake"])):
+        lines = told(tmp_path / role / NAME)
+        assert [line["event"] for line in lines] == [*events, "stopped"]
+    PartyRun(config, "bank", tmp_path / "bank", ExitStack()).close()  # nothing of it is in use any more

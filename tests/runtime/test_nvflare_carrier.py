@@ -104,6 +104,20 @@ def test_a_repeated_request_is_answered_from_memory_and_done_once():
     box.close()
 
 
+def test_the_end_of_a_job_waits_until_the_party_has_let_go():
+    class Slow(Duty):
+        def close(self):
+            time.sleep(0.3)
+            super().close()
+
+    duty = Slow(Echo())
+    box = Mailbox("bank", lambda: duty, print)
+    asked(box, 1)
+    box.close()
+    assert duty.closed
+    assert not duty.finished
+
+
 def test_a_party_that_computes_for_long_says_so_and_keeps_nobody_waiting(monkeypatch):
     monkeypatch.setattr(mailboxes, "WAIT", 0.05)
     box = Mailbox("bank", lambda: Duty(Echo(0.5)), print)

@@ -171,8 +171,14 @@ def test_a_site_of_flare_takes_what_its_owner_has_approved(
         return Place("shop", tmp_path / "job" / "app" / "config", tmp_path / "local", tmp_path / root, tmp_path)
 
     for number, (roles, what) in enumerate(((JobRoles(), "this run"), (PredictRoles(), "predictions of new rows"))):
-        with pytest.raises(ConfigError, match=f"shop: nobody has approved the terms of {what}"):
+        with pytest.raises(ConfigError, match=f"shop: nobody has approved the terms of {what}") as caught:
             roles.party(place(f"refused-{number}"))
+        use = ("", " --predict")[number]  # a site of FLARE has no option --approve
+        said = f"see them with `cvfl party CONFIG --name shop{use} --approve --insecure`, where CONFIG has the same"
+        assert said in str(caught.value)
+        assert f"in {tmp_path / 'local'};" in str(caught.value)
+        log = tmp_path / f"refused-{number}" / "cvfl" / "job" / "state" / NAME
+        assert [line["event"] for line in read_actions(log)] == ["started", "stopped"]
     training = PartyRun(config, "shop", tmp_path / "own", stack)
     predicting = prediction(config, run, "shop", tmp_path / "own-prediction", stack)
     for roles, consent in ((JobRoles(), training.consent), (PredictRoles(), predicting.consent)):
@@ -180,6 +186,8 @@ def test_a_site_of_flare_takes_what_its_owner_has_approved(
         duty = roles.party(place(f"taken-{consent.use}"))
         log = tmp_path / f"taken-{consent.use}" / "cvfl" / "job" / "state" / NAME
         assert [line["event"] for line in read_actions(log)] == ["started", "approved"]
-        duty.close()  # type: ignore[attr-defined]
+        duty.role.hello()
+        duty.close()
+        assert [line["event"] for line in read_actions(log)] == ["started", "approved", "handshake", "stopped"]
     training.close()
     assert [*tomllib.loads((tmp_path / "local" / FILE).read_text())] == ["party", "predict"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cvfl.errors import ConfigError, plain
-from cvfl.federation.consent import ABOUT, FILE, Approved, Consent, approval, approve, check_consent
+from cvfl.federation.consent import ABOUT, FILE, Approved, Consent, approvals, approve, check_consent
 from cvfl.runs.actions import ActionLog
 
 Approve = Annotated[
@@ -19,17 +21,25 @@ Approve = Annotated[
 
 
 def agree(
-    consent: Consent, log: ActionLog, name: str, config: Path, required: bool, ask: bool, console: Console
+    consent: Consent,
+    log: ActionLog,
+    name: str,
+    config: Path,
+    required: bool,
+    ask: bool,
+    console: Console,
+    pause: Callable[[], None] = lambda: None,
 ) -> None:
     """Go on only by terms that the owner has approved, where that is asked for, was done before, or must be.
 
-    Approvals are beside the configuration file.
+    Approvals are beside the configuration file. `pause` stops what else is shown, which would paint over the question.
     """
     file = config.absolute().parent / FILE
     if ask:
-        approved = approval(file, name, consent.use)
-        if approved is None or consent.changed(approved):
-            _ask(name, consent, approved, console)
+        approved = approvals(file, name, consent.use)
+        if not approved.has(consent):
+            pause()
+            _ask(name, consent, approved.newest, console)
             approve(file, name, consent)
     if check_consent(file, name, consent, required):
         log.append("approved", consent=consent.sha256)
@@ -44,7 +54,17 @@ def _ask(name: str, consent: Consent, approved: Approved | None, console: Consol
     console.print(f"\nSHA-256 {consent.sha256}", markup=False)
     if approved:
         console.print(f"\nnot as approved on {approved.approved[:10]}: {consent.changed(approved)}", markup=False)
+    if _answer(f"Does {name} take part by these terms? [y/N]: ").lower() not in ("y", "yes"):
+        raise ConfigError(f"{name}: its owner has not approved the terms; nothing was sent")
+
+
+def _answer(question: str) -> str:
+    """What somebody types; nothing at the end of the input. `typer.confirm` would take Ctrl-C for a no."""
+    typer.echo(question, nl=False)
+    answer = ""
     try:
-        typer.confirm(f"Does {name} take part by these terms?", abort=True)
-    except typer.Abort:
-        raise ConfigError(f"{name}: its owner has not approved the terms; nothing was sent") from None
+        answer = sys.stdin.readline() if sys.stdin else ""
+    finally:
+        if not answer.endswith("\n"):
+            typer.echo()
+    return answer.strip()

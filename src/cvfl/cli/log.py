@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,8 +11,8 @@ import typer
 from rich.console import Console
 
 from cvfl.cli.errors import one_line
-from cvfl.errors import plain
-from cvfl.runs.actions import log_in, read_actions, verified
+from cvfl.errors import ConfigError, plain
+from cvfl.runs.actions import Head, log_in, read_actions, verified
 
 log = typer.Typer(no_args_is_help=True, add_completion=False)
 Place = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a role's state, or the log itself.")]
@@ -41,17 +42,39 @@ def show(
 
 
 @log.command()
-def verify(place: Place) -> None:
-    """Check that no line of a role's log was changed, removed or put in; the last hash is for noting down elsewhere.
+def verify(
+    place: Place,
+    noted: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LINES:SHA256", help="What this told earlier, noted elsewhere: the log must go on from it."
+        ),
+    ] = None,
+) -> None:
+    """Check that the chain of a role's log is whole: each line has the hash of the one before.
 
-    Lines that are removed at the end leave a whole chain: compare the number of lines and the hash with an earlier one.
+    Whoever can write the log can compute a whole chain anew, or remove lines at the end. What this tells, noted where
+    they cannot write and given later as --noted, shows it.
 
     Example: cvfl log verify state/federation/bank
+    Example: cvfl log verify state/federation/bank --noted 184:$SHA256
     """
     with one_line():
         path = log_in(place)
-        head = verified(path)
-        typer.echo(f"{path}: {head.lines:,} lines, nothing changed; the last one is {head.sha256}")
+        head = verified(path, earlier := _noted(noted))
+        goes_on = f" and goes on from the {earlier.lines:,} that were noted" if earlier else ""
+        typer.echo(f"{path}: {head.lines:,} lines, the chain is whole{goes_on}; the last one is {head.sha256}")
+
+
+def _noted(text: str | None) -> Head | None:
+    """The end of a log as somebody noted it."""
+    if text is None:
+        return None
+    if not (found := re.fullmatch(r"([0-9][0-9,]*):([0-9a-fA-F]{64})", text.strip())):
+        raise ConfigError(
+            f"--noted {text!r}: give the number of lines and the whole hash of the last one, as 184:77e0..."
+        )
+    return Head(int(found[1].replace(",", "")), found[2].lower())
 
 
 def _told(line: dict[str, Any]) -> str:

@@ -33,6 +33,9 @@ class Observer:
     def event(self, event: str, **values: Any) -> None:
         """Something happened that an operator wants to know."""
 
+    def pause(self) -> None:
+        """Somebody is asked something now: show nothing that moves until there is news."""
+
     def round(self, progress: Progress) -> None:
         """A round is over."""
         for tell in self.listeners:
@@ -106,12 +109,15 @@ class _Terminal(Observer):
         text = " ".join(f"{key} {plain(str(value))}" for key, value in values.items())
         self._console.print(f"{event} {text}".strip(), markup=False)
 
+    def pause(self) -> None:
+        if self._steps is not None:
+            self._steps.stop()
+            self._steps = None
+
     def round(self, progress: Progress) -> None:
         super().round(progress)
         if self._rounds is None:
-            if self._steps is not None:
-                self._steps.stop()
-                self._steps = None
+            self.pause()
             self._rounds = RunBar(self._stack.enter_context(run_bars(self._console)), self._name)
         self._rounds(progress)
         if progress.note:

@@ -117,7 +117,9 @@ def party(
         usual = Path("models") / config.stem
         check_kind(predict, serve, from_model, joins, without)
         required = settings.consent.required
-        asked = partial(agree, name=name, config=config, required=required, ask=approve, console=console)
+        asked = partial(
+            agree, name=name, config=config, required=required, ask=approve, console=console, pause=seen.pause
+        )
         if serve:
             place = state or state_of(config, f"serve-{name}")
             stock = _stock(settings, name, model or usual, (memory << 20, refresh), seen)
@@ -138,14 +140,12 @@ def party(
         target, start = out or usual, _party_start(from_model, joins, name, settings)
         if from_model and from_model.resolve() == target.resolve():
             raise ConfigError(f"--from: the models of this run go to {target}, too; choose another folder with --out")
-        run = PartyRun(settings, name, state or state_of(config, name), stack, seen.step, restart=restart, start=start)
-        stack.callback(run.close)
+        check_writable(target)
+        place = state or state_of(config, name)
+        run = PartyRun(settings, name, place, stack, seen.step, restart=restart, start=start, agreed=asked)
         run.role.identity = identity = identity_of(settings, name, insecure)
         if align_again:
             run.role.keeper.forget()
-
-        check_writable(target)
-        asked(run.consent, run.log)
         with monitored(run, seen):
             _attend(run.role, settings, identity, seen, lambda: run.notes, run.end)
         run.finish(target)

@@ -1,19 +1,18 @@
 """What the owner of a party agrees to: the terms of a run in plain words, and the file that says they were approved.
 
-    approved.toml   [party.bank]         of training: the hash of what was approved, and when
+    approved.toml   [[party.bank]]       of training: the hash of what was approved, and when; the newest comes last
                     [party.bank.shown]   what was shown
                     [party.bank.terms]   every term, as roles compare them, and what the party decides alone
-                    [predict.bank]       the same of predictions, [serve.bank] of answers online
+                    [[predict.bank]]     the same of predictions, [[serve.bank]] of answers online
 
-A role goes on without asking as long as nothing of its use has changed; else it stops, and says what has. What is shown
-of predictions and of answers online is in serving/consent.py.
+A role goes on without asking if its use is one of those that were approved; else it stops, and says what has changed
+since the newest. What is shown of predictions and of answers online is in serving/consent.py.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,11 +26,12 @@ from cvfl.compress import build
 from cvfl.config.files import read_toml
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError, plain, writing
+from cvfl.files import write_hidden
 from cvfl.privacy.account import epsilon, spent_of_shared
 from cvfl.privacy.seen import MODES, TOLD_PRIVATE, mode_of, plainly
 from cvfl.types import Section
 
-FILE = "approved.toml"
+FILE, HOW = "approved.toml", "--approve"
 NOT_PROTECTED = "an embedding is computed from your columns and says something of them; `cvfl audit` measures how much"
 _MOST_COLUMNS = 40
 
@@ -83,6 +83,24 @@ class Consent:
         return None if approved.sha256 == self.sha256 else "the file itself was changed"
 
 
+@dataclass(frozen=True)
+class Approvals:
+    """All that the owner of a party has approved for a use of its columns, the newest last."""
+
+    entries: tuple[Approved, ...] = ()
+    damaged: bool = False
+    """Whether there are others, which cannot be read."""
+
+    @property
+    def newest(self) -> Approved | None:
+        """What people mean when they say that something has changed."""
+        return self.entries[-1] if self.entries else None
+
+    def has(self, consent: Consent) -> bool:
+        """Whether this was approved, now or earlier: April's terms stay so when May's are."""
+        return any(consent.changed(one) is None for one in self.entries)
+
+
 def consent_of(
     config: RunConfig, name: str, names: Sequence[str], columns: Sequence[str], terms: Mapping[str, Any]
 ) -> Consent:
@@ -105,48 +123,57 @@ def as_texts(terms: Mapping[str, Any]) -> dict[str, str]:
     return {key: json.dumps(value, sort_keys=True) for key, value in sorted(terms.items())}
 
 
-def approval(path: Path, name: str, use: Use = Use.TRAINING) -> Approved | None:
-    """What was approved for a use of a party's columns, if anything was."""
-    if not path.exists():
-        return None
-    sections = read_toml(path).get(use, {})
-    if not isinstance(sections, dict) or name not in sections:
-        return None
-    try:
-        return Approved.model_validate(sections[name])
-    except ValueError:
-        raise ConfigError(f"{path}: [{use}.{name}] is damaged; approve anew with --approve") from None
+def approvals(path: Path, name: str, use: Use = Use.TRAINING) -> Approvals:
+    """What was approved for a use of a party's columns."""
+    section = read_toml(path).get(use, {}) if path.exists() else {}
+    found = section.get(name, []) if isinstance(section, dict) else []
+    entries: list[Approved] = []
+    damaged = False
+    for one in found if isinstance(found, list) else [found]:  # one alone was a table of its own
+        try:
+            entries.append(Approved.model_validate(one))
+        except ValueError:
+            damaged = True
+    return Approvals(tuple(entries), damaged)
 
 
 def approve(path: Path, name: str, consent: Consent) -> None:
-    """Write that the owner has approved this; approvals of other uses and parties in the file stay."""
+    """Write that the owner has approved this; everything else that was approved stays, but for what is damaged."""
+    earlier = [one for one in approvals(path, name, consent.use).entries if one.sha256 != consent.sha256]
     document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
     if not document:
         document.add(tomlkit.comment("What owners of parties have approved; `cvfl party --approve` writes it."))
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    section = Approved(sha256=consent.sha256, approved=now, shown=dict(consent.shown), terms=dict(consent.terms))
-    document.setdefault(consent.use, tomlkit.table())[name] = section.model_dump()
-    partial = path.with_name(f".{path.name}.partial")
+    newest = Approved(sha256=consent.sha256, approved=now, shown=dict(consent.shown), terms=dict(consent.terms))
+    sections = tomlkit.aot()
+    for one in (*earlier, newest):
+        sections.append(tomlkit.item(one.model_dump()))
+    if not isinstance(document.get(consent.use), dict):
+        document[consent.use] = tomlkit.table(is_super_table=True)
+    document[consent.use][name] = sections
     with writing(path):
-        partial.unlink(missing_ok=True)
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(tomlkit.dumps(document))
-        partial.replace(path)
+        write_hidden(path, tomlkit.dumps(document).encode())
 
 
-def check_consent(path: Path, name: str, consent: Consent, required: bool) -> bool:
-    """Whether this was approved; refuses a use that was not and has to be, or that is not what was approved."""
-    approved = approval(path, name, consent.use)
-    if approved is None:
-        if required:
-            raise ConfigError(
-                f"{name}: nobody has approved the terms of {ABOUT[consent.use]}, which consent.required asks for; see "
-                "them with --approve"
-            )
-        return False
-    if changed := consent.changed(approved):
-        raise ConfigError(f"{name}: not as approved on {approved.approved[:10]}: {changed}; see it all with --approve")
-    return True
+def check_consent(path: Path, name: str, consent: Consent, required: bool, how: str = HOW) -> bool:
+    """Whether this was approved; refuses a use that was not and has to be, or that is not what was approved.
+
+    `how` is what to do then, where that is not an option of the command.
+    """
+    approved = approvals(path, name, consent.use)
+    if approved.has(consent):
+        return True
+    if approved.damaged:
+        raise ConfigError(f"{path}: [{consent.use}.{name}] is damaged; approve anew with {how}")
+    if newest := approved.newest:
+        changed = consent.changed(newest)
+        raise ConfigError(f"{name}: not as approved on {newest.approved[:10]}: {changed}; see it all with {how}")
+    if required:
+        raise ConfigError(
+            f"{name}: nobody has approved the terms of {ABOUT[consent.use]}, which consent.required asks for; see "
+            f"them with {how}"
+        )
+    return False
 
 
 def _length(config: RunConfig) -> str:
@@ -165,14 +192,15 @@ def _label(config: RunConfig, name: str) -> str:
     """Who gets labels that are this party's."""
     section = config.party.get(name)
     label = section.label if section else None
-    if label is None:
+    if section is None or label is None:
         return "none; another role has it"
     if config.privacy.private_labels:
         return f"{label}: it stays here; gradients that others get tell of it"
+    named = "; the server hears what its classes are called" if section.tell_classes else ""
     if config.privacy.label_epsilon is not None:
-        return f"{label}: randomised with epsilon {config.privacy.label_epsilon:g}; the others get no more of it"
+        return f"{label}: randomised with epsilon {config.privacy.label_epsilon:g}; the others get no more of it{named}"
     others = "and the others those of training rows" if config.algorithm == 1 else "and nobody else"
-    return f"{label}: the server gets all, {others}"
+    return f"{label}: the server gets all, {others}{named}"
 
 
 def leaves_line(width: int, compressor: str, clip: float | None) -> str:

@@ -21,6 +21,7 @@ import re
 import shutil
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from cvfl.config.schema import RunConfig, check_tables
 from cvfl.config.terms import NOT_TERMS, NOT_TERMS_OF_DATA
 from cvfl.data.sets.catalogue import READERS
 from cvfl.errors import ConfigError, writing
-from cvfl.federation.consent import FILE, Consent, check_consent
+from cvfl.federation.consent import FILE, Consent, Use, check_consent
 from cvfl.federation.roles import PartyRun, ServerRun
 from cvfl.federation.rows.load import federation_names, row_key
 from cvfl.federation.start import Start
@@ -190,6 +191,10 @@ class ServerJob:
         with writing(self.folder):
             shutil.copytree(self.place.results / "cvfl", self.folder / RUN)
 
+    def close(self) -> None:
+        """Close the log."""
+        self._run.close()
+
     def _show(self, progress: Progress) -> None:
         with (self.folder / PROGRESS_FILE).open("a", encoding="utf-8") as file:
             print(json.dumps(progress_values(progress)), file=file)
@@ -210,10 +215,19 @@ class PartyJob:
     start: Start | None = None
 
     def __post_init__(self) -> None:
-        self.folder, self._stack = clean_folder(self.place, self.name), ExitStack()
-        state, identity = self.folder / "state", identity_of(self.place)
-        self._run = PartyRun(self.config, self.place.site, state, self._stack, identity=identity, start=self.start)
-        check_owner(self.place, self.config, self._run.consent, self._run.log)
+        self.folder = clean_folder(self.place, self.name)
+        agreed = partial(check_owner, self.place, self.config)
+        with ExitStack() as stack:
+            self._run = PartyRun(
+                self.config,
+                self.place.site,
+                self.folder / "state",
+                stack,
+                identity=identity_of(self.place),
+                start=self.start,
+                agreed=agreed,
+            )
+            self._stack = stack.pop_all()
         self.role = self._run.end
 
     def finish(self) -> None:
@@ -221,13 +235,19 @@ class PartyJob:
         self._run.finish(self.folder)
 
     def close(self) -> None:
-        """Close the table."""
+        """Close the log and the table."""
         self._stack.close()
 
 
 def check_owner(place: Place, config: RunConfig, consent: Consent, log: ActionLog) -> None:
     """Refuse a job that the owner of the site has not approved, where that must be; approvals are beside its file."""
-    if check_consent(site_file(place).parent / FILE, place.site, consent, config.consent.required):
+    folder = site_file(place).parent
+    use = "" if consent.use is Use.TRAINING else f" --{consent.use}"
+    how = (
+        f"`cvfl party CONFIG --name {place.site}{use} --approve --insecure`, where CONFIG has the same terms and is in "
+        f"{folder}; it can be stopped when it waits for a server"
+    )
+    if check_consent(folder / FILE, place.site, consent, config.consent.required, how):
         log.append("approved", consent=consent.sha256)
 
 

@@ -2,18 +2,17 @@
 
 STATE/actions.jsonl     {"n": 4, "time": "...", "before": "9f3c...", "event": "round", ...}
 
-Who changes, removes or puts in a line breaks the chain from there on. Who removes lines at the end does not: the last
-hash, noted elsewhere, tells. A line that a crash has torn is dropped when the file is opened again, and a line says so.
+Who changes, removes or puts in a line breaks the chain from there on. Who removes lines at the end does not, nor who
+computes all hashes after a change anew: nothing here is secret. A number of lines and their last hash, noted elsewhere,
+tell. A line that a crash has torn is dropped when the file is opened again, and a line says so.
 Nothing here is of columns, ids or labels: names of roles and runs, kinds of messages, numbers of rows and bytes.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
-import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from cvfl.errors import ConfigError, DataError, writing
+from cvfl.files import held
+from cvfl.runs.journal import tail
 
 NAME = "actions.jsonl"
 NOTHING = "0" * 64
@@ -40,16 +41,8 @@ class ActionLog:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
-        with writing(self.path):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self.close = weakref.finalize(self, os.close, self._file)
-        """Add nothing more."""
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self.close()
-            raise ConfigError(f"{folder} is in use by another process; every role needs a --state of its own") from None
+        self._file, self.close = held(self, folder, NAME, os.O_APPEND)
+        """`close`: add nothing more."""
         self._take_up()
 
     def _take_up(self) -> None:
@@ -71,22 +64,31 @@ class ActionLog:
             left = memoryview(text)
             while left:
                 left = left[os.write(self._file, left) :]
-        self.head = Head(self.head.lines + 1, hashlib.sha256(text).hexdigest())
+        self.head = _head(self.head.lines, text)
         self._midway = False
 
 
 def read_actions(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a log, whose chain is checked on the way; a torn last line is passed over."""
     with writing(path, "read"):
-        for line, _ in _checked(path, path.read_bytes()):
+        for line, _ in _checked(path):
             yield line
 
 
-def verified(path: Path) -> Head:
-    """The end of a log whose chain is whole; refuses one that was changed, by the number of its line."""
+def verified(path: Path, noted: Head | None = None) -> Head:
+    """The end of a log whose chain is whole, by the number of its line if not.
+
+    Refuses one, too, that does not go on from an end that was noted earlier.
+    """
+    head = Head()
     with writing(path, "read"):
-        checked = [found for _, found in _checked(path, path.read_bytes())]
-    return checked[-1] if checked else Head()
+        for _, found in _checked(path):
+            head = found
+            if noted and head.lines == noted.lines and head != noted:
+                raise DataError(f"{path}: its first {noted.lines:,} lines are not those that were noted")
+    if noted and head.lines < noted.lines:
+        raise DataError(f"{path}: {head.lines:,} lines, and {noted.lines:,} were noted: those at the end were removed")
+    return head
 
 
 def log_in(place: Path) -> Path:
@@ -97,19 +99,28 @@ def log_in(place: Path) -> Path:
     return path
 
 
-def _checked(path: Path, content: bytes) -> Iterator[tuple[dict[str, Any], Head]]:
+def _checked(path: Path) -> Iterator[tuple[dict[str, Any], Head]]:
+    """Line by line: a log may be longer than there is memory."""
     head = Head()
-    for text in content.splitlines(keepends=True):
-        if not text.endswith(b"\n"):
-            return  # torn
-        line = _parsed(text)
-        where = f"{path}, line {head.lines + 1}"
-        if line is None:
-            raise DataError(f"{where}: is no line of a log; it was changed, or damaged")
-        if (line.get("n"), line.get("before")) != (head.lines, head.sha256):
-            raise DataError(f"{where}: does not follow from the one before; one of them was changed, removed or put in")
-        head = Head(head.lines + 1, hashlib.sha256(text).hexdigest())
-        yield line, head
+    with path.open("rb") as file:
+        for text in file:
+            if not text.endswith(b"\n"):
+                return  # torn
+            line = _parsed(text)
+            where = f"{path}, line {head.lines + 1}"
+            if line is None:
+                raise DataError(f"{where}: is no line of a log; it was changed, or damaged")
+            if (line.get("n"), line.get("before")) != (head.lines, head.sha256):
+                raise DataError(
+                    f"{where}: does not follow from the one before; one of them was changed, removed or put in"
+                )
+            head = _head(head.lines, text)
+            yield line, head
+
+
+def _head(n: int, text: bytes) -> Head:
+    """The end of a log whose last line this is, the n-th from 0."""
+    return Head(n + 1, hashlib.sha256(text).hexdigest())
 
 
 def _parsed(text: bytes) -> dict[str, Any] | None:
@@ -121,15 +132,19 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
 
 
 def _taken_up(path: Path, file: int) -> tuple[Head, int]:
-    """The end of the log as it is, and how many bytes of a torn line were dropped."""
+    """The end of the log as it is, by its last line alone, and how many bytes of a torn one behind it were dropped."""
     with writing(path):
-        size = os.fstat(file).st_size
-        content = os.pread(file, size, 0)
-        whole = content.rfind(b"\n") + 1
-        if whole < size:
-            os.ftruncate(file, whole)
-    lines = content[:whole].splitlines(keepends=True)
-    return (Head(len(lines), hashlib.sha256(lines[-1]).hexdigest()) if lines else Head()), size - whole
+        text, end = tail(file)
+        torn = os.fstat(file).st_size - end
+        if not text:
+            head = Head()
+        elif (line := _parsed(text)) and isinstance(n := line.get("n"), int):
+            head = _head(n, text)
+        else:
+            raise DataError(f"{path}: its last line is no line of a log; keep it elsewhere, and a new one begins")
+        if torn:
+            os.ftruncate(file, end)
+    return head, torn
 
 
 def _now() -> str:

@@ -10,8 +10,8 @@ from typing import Any
 
 from cvfl.descriptors import with_descriptor
 
-TAIL = 1 << 14
-"""Bytes that are read from the end of a file of lines at first; a line is seldom longer."""
+BLOCK = 1 << 14
+"""Bytes that are read at once from the end of a file of lines; a line is seldom longer."""
 
 
 class Journal:
@@ -65,13 +65,26 @@ def last_line(path: Path) -> dict[str, Any] | None:
     """The last whole line, read from the end, so that a long file costs no more than a short one."""
     try:
         with path.open("rb") as file:
-            end, size = file.seek(0, os.SEEK_END), TAIL
-            while True:
-                start = file.seek(max(0, end - size))
-                lines = file.read(end - start).split(b"\n")[:-1]  # what comes after the last newline is torn
-                if len(lines) > 1 or start == 0:  # the first of several may lack its beginning
-                    found: dict[str, Any] | None = json.loads(lines[-1]) if lines else None
-                    return found
-                size *= 2
+            text, _ = tail(file.fileno())
+        found: dict[str, Any] | None = json.loads(text) if text else None
     except (FileNotFoundError, ValueError):  # not there yet, or not any more
         return None
+    return found
+
+
+def tail(file: int) -> tuple[bytes, int]:
+    """The last whole line of an open file, and where it ends: what comes after it is torn."""
+    end = _line_start(file, os.fstat(file).st_size)
+    start = _line_start(file, max(0, end - 1))
+    return os.pread(file, end - start, start), end
+
+
+def _line_start(file: int, at: int) -> int:
+    """Where the line begins that has what is before `at`: block by block, since one read has 2 GiB at most."""
+    while at:
+        start = max(0, at - BLOCK)
+        found = os.pread(file, at - start, start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        at = start
+    return 0

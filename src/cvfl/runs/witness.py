@@ -71,6 +71,22 @@ class _Witness(ABC):
     def flush(self) -> None:
         """Write what was counted: the connection is gone, or all is over."""
 
+    def ended(self, **about: Any) -> None:
+        """All is over."""
+        self._last("ended", **about)
+
+    def close(self) -> None:
+        """Add nothing more. What was sent before somebody pressed Ctrl-C is there, and a line says that it was that."""
+        if self.log.close.alive:  # else it was over
+            self._last("stopped")
+
+    def _last(self, event: str, **about: Any) -> None:
+        try:
+            self.flush()
+            self.log.append(event, **about)
+        finally:
+            self.log.close()
+
     def _count(self, passed: _Passed, m: int, direction: Direction, frame: Bytes) -> None:
         passed.add(self._names[m], direction is self._outward, frame)
 
@@ -144,15 +160,9 @@ class PredictionRecorder(_UseRecorder):
     def _asked(self) -> dict[str, int]:
         return {self._run: self._rows()}
 
-    def ended(self) -> None:
+    def ended(self, **about: Any) -> None:
         """The prediction is over."""
-        self.flush()
-        self.log.append("ended", run=self._run, rows=self._rows())
-
-    def close(self) -> None:
-        """Add nothing more; what was sent before somebody pressed Ctrl-C is there."""
-        self.flush()
-        self.log.close()
+        super().ended(run=self._run, rows=self._rows(), **about)
 
 
 class ServingRecorder(_UseRecorder):
@@ -224,9 +234,7 @@ class ServingRecorder(_UseRecorder):
     def close(self) -> None:
         """The role is stopped."""
         with self._lock:
-            self.flush()
-            self.log.append("ended")
-            self.log.close()
+            self.ended()
 
 
 def _sorted(counts: Counts) -> Counts:

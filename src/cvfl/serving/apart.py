@@ -21,12 +21,11 @@ from cvfl.config.schema import RunConfig
 from cvfl.data.tables.sources import open_table
 from cvfl.data.tables.table import Table
 from cvfl.errors import ConfigError, DataError, suggest
-from cvfl.federation.agreement.terms import digest_of, log_facts, terms_of
+from cvfl.federation.agreement.terms import digest_of, started_log, terms_of
 from cvfl.federation.consent import Consent, Use
 from cvfl.federation.roles.party import PartyRole
 from cvfl.federation.roles.server import ServerRole
 from cvfl.federation.state import kept_secret
-from cvfl.runs.actions import ActionLog
 from cvfl.runs.bundle import PartyBundle, ServerBundle
 from cvfl.runs.witness import PredictionRecorder
 from cvfl.runtime import RoundReport
@@ -161,8 +160,7 @@ def _recorder(
     folder: Path, own: str, config: RunConfig, run: str, terms: dict[str, Any], rows: NewRows | NewLabels
 ) -> PredictionRecorder:
     """The log of a role, which says that it starts."""
-    log = ActionLog(folder)
-    log.append("started", role=own, use=str(Use.PREDICTION), run=run, **log_facts(config, digest_of(terms)))
+    log = started_log(folder, own, config, digest_of(terms), use=str(Use.PREDICTION), run=run)
     return PredictionRecorder(log, own, rows.names, run, lambda: (rows.sizes() or [0])[-1])
 
 

@@ -155,6 +155,9 @@ class ServerPredictionJob:
             (folder / PREDICTION_FILE).write_text(json.dumps(counted, indent=2) + "\n", encoding="utf-8")
         _log.info("%d rows are predicted", counted["rows"])
         self._prediction.recorder.ended()
+
+    def close(self) -> None:
+        """Close the log."""
         self._stack.close()
 
 
@@ -168,13 +171,15 @@ class PartyPredictionJob:
     own: OwnPrediction
 
     def __post_init__(self) -> None:
-        state, self._stack = clean_folder(self.place, self.name) / "state", ExitStack()
-        self._prediction = PartyPrediction(self.config, self.place.site, self.own.model, state, self._stack)
-        self._prediction.role.identity = identity_of(self.place)
-        check_owner(self.place, self.config, self._prediction.consent, self._prediction.recorder.log)
-        self.role = self._prediction.end
-        if self._prediction.rows.label:
-            check_form(self._scores())
+        state = clean_folder(self.place, self.name) / "state"
+        with ExitStack() as stack:
+            self._prediction = PartyPrediction(self.config, self.place.site, self.own.model, state, stack)
+            self._prediction.role.identity = identity_of(self.place)
+            check_owner(self.place, self.config, self._prediction.consent, self._prediction.recorder.log)
+            self.role = self._prediction.end
+            if self._prediction.rows.label:
+                check_form(self._scores())
+            self._stack = stack.pop_all()
 
     def _scores(self) -> Path:
         """Where the site that had the label wants them."""
@@ -192,7 +197,7 @@ class PartyPredictionJob:
         self._prediction.recorder.ended()
 
     def close(self) -> None:
-        """Close the table."""
+        """Close the log and the table."""
         self._stack.close()
 
 

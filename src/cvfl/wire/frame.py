@@ -24,7 +24,6 @@ except ImportError:
 VERSION = 2
 MAX_BODY = 1 << 30
 """Longest body that is read; a runtime may set a lower cap for its federation."""
-MAX_KIND = 15
 FROM_SERVER = frozenset((2, 3, 9, 12, 13))
 """Kinds that the server alone sends: their frames name no sender."""
 BEFORE_ROUNDS = frozenset((5, 6, 7, 8))

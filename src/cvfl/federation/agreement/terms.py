@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from cvfl.config.modes import check_step_size
@@ -13,6 +14,7 @@ from cvfl.config.sections import AbsenceConfig
 from cvfl.config.terms import NOT_TERMS, NOT_TERMS_OF_DATA
 from cvfl.federation.start import Start
 from cvfl.protocol import Certificate, Decision
+from cvfl.runs.actions import ActionLog
 from cvfl.runs.directory import versions
 from cvfl.wire.control import MAX_CLASS, MOST_CERTIFICATES, MOST_CLASSES, Offer
 
@@ -60,10 +62,14 @@ def digest_of(terms: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(terms, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def log_facts(config: RunConfig, digest: str) -> dict[str, str]:
-    """What a role's log says when it starts: the version, a hash of its terms, and that of a signed file of them."""
-    signed = {"signed": config.terms_sha256} if config.terms_sha256 else {}
-    return {"cvfl": versions()["cvfl"], "terms": digest} | signed
+def started_log(folder: Path, role: str, config: RunConfig, digest: str, **use: str) -> ActionLog:
+    """The log of a role, which says that it starts: by which version, terms, and signed file of them.
+
+    `use` is what models are used for, and of which run, where a role does not train.
+    """
+    log, signed = ActionLog(folder), {"signed": config.terms_sha256} if config.terms_sha256 else {}
+    log.append("started", role=role, **use, cvfl=versions()["cvfl"], terms=digest, **signed)
+    return log
 
 
 def offer_of(config: RunConfig, name: str, classes: Sequence[str] = (), start: Start | None = None) -> Offer:

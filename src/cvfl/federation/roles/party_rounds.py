@@ -5,16 +5,48 @@ Those of the server are in runtime/round.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Mapping
 from dataclasses import astuple
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from cvfl.federation.agreement.terms import told_certificates, told_errors
-from cvfl.protocol import Certificate, Measured, PartyMachine
+from cvfl.protocol import Certificate, PartyMachine
 from cvfl.runs.directory import fingerprint
 from cvfl.runtime.checkpoint import Checkpoints
 from cvfl.wire import Message
 from cvfl.wire.control import Complete
+
+
+class _Noted:
+    """Three figures of every round that has them, one block of numbers: all of it is in every checkpoint."""
+
+    def __init__(self, kept: Tensor | Mapping[int, Any] | None = None) -> None:
+        """As a checkpoint has them; those of version 0.1 by round."""
+        if isinstance(kept, Mapping):
+            kept = torch.tensor([(t0, *figures) for t0, figures in sorted(kept.items())], dtype=torch.float64)
+        self._rows = array("d", [] if kept is None else kept.flatten().tolist())
+
+    def note(self, t0: int, figures: tuple[float, float, float]) -> None:
+        """Those of a round, which is the newest."""
+        while self._rows and self._rows[-4] >= t0:
+            del self._rows[-4:]
+        self._rows.extend((t0, *figures))
+
+    @property
+    def kept(self) -> Tensor:
+        """Rows of the round and its figures."""
+        return torch.from_numpy(np.array(self._rows).reshape(-1, 4))
+
+    @property
+    def by_round(self) -> dict[int, tuple[float, float, float]]:
+        """All of them."""
+        return {int(t0): (a, b, c) for t0, a, b, c in self.kept.tolist()}
 
 
 class PartyRounds:
@@ -25,8 +57,7 @@ class PartyRounds:
         self._name, self._every = name, every
         self._checkpoints = Checkpoints(folder)
         self.belongs_to("")
-        self._errors: dict[int, Measured] = {}
-        self._certificates: dict[int, Certificate] = {}
+        self._errors, self._certificates = _Noted(), _Noted()
         self._kept = (-1, False)
 
     def kept(self) -> list[int]:
@@ -58,15 +89,14 @@ class PartyRounds:
         """Bring a new machine to the state before round t0."""
         state = self._checkpoints.load(t0)
         party.load_state_dict(state["party"])
-        self._errors = {t0: Measured(*error) for t0, error in state["errors"].items()}
-        self._certificates = {t0: Certificate(*one) for t0, one in state.get("certificates", {}).items()}
+        self._errors, self._certificates = _Noted(state["errors"]), _Noted(state.get("certificates"))
 
     def begin(self, party: PartyMachine, t0: int) -> None:
         """Go on with a machine that is before round t0; later states count no longer."""
         self._checkpoints.drop_after(t0)
         self.party, self._kept = party, (t0, party.done)
         if t0 == 0:
-            self._errors, self._certificates = {}, {}
+            self._errors, self._certificates = _Noted(), _Noted()
 
     def start(self, party: PartyMachine) -> Iterator[Message]:
         """What a party says first."""
@@ -78,7 +108,7 @@ class PartyRounds:
         assert self.party is not None  # since the rounds have begun
         for reply in self.party.receive(message):
             if self.party.certified is not None:
-                self._certificates[message.t0] = self.party.certified
+                self._certificates.note(message.t0, astuple(self.party.certified))
             self._note_error(self.party)
             self._checkpoint(self.party)
             yield reply
@@ -87,21 +117,20 @@ class PartyRounds:
     def complete(self, party: PartyMachine, session: int) -> Complete:
         """What the record shows of this party: hashes of its models, its compression errors and its certificates."""
         hashes = {role: fingerprint(model) for role, model in party.models.items()}
-        errors = told_errors({t0: astuple(error) for t0, error in self._errors.items() if t0 < party.t0})
-        certificates = told_certificates(self._certificates)
+        errors = told_errors({t0: error for t0, error in self._errors.by_round.items() if t0 < party.t0})
+        certificates = told_certificates({t0: Certificate(*one) for t0, one in self._certificates.by_round.items()})
         return Complete(session=session, rounds=party.t0, parameters=hashes, errors=errors, certificates=certificates)
 
     def _note_error(self, party: PartyMachine) -> None:
         if party.measured is not None and party.t0 < party.plan.rounds:  # after the last round it is an old one
-            self._errors[party.t0] = party.measured
+            self._errors.note(party.t0, astuple(party.measured))
 
     def _checkpoint(self, party: PartyMachine) -> None:
         """Keep the state every few rounds and at the end, once."""
         due = party.t0 % self._every == 0 or party.done
         if due and party.settled and (party.t0, party.done) != self._kept:
-            errors = {t0: astuple(error) for t0, error in self._errors.items() if t0 < party.t0}
-            certificates = {t0: astuple(one) for t0, one in self._certificates.items()}
-            noted = {"errors": errors, "certificates": certificates}
+            errors = self._errors.kept
+            noted = {"errors": errors[errors[:, 0] < party.t0], "certificates": self._certificates.kept}
             # The last one twice: the others will not come back for it.
             self._checkpoints.save(party.t0, {"party": party.state_dict(), **noted}, twice=party.done)
             self._kept = party.t0, party.done

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 from cvfl.config.schema import RunConfig
 from cvfl.config.sections import PartyConfig
 from cvfl.errors import ConfigError, suggest, writing
-from cvfl.federation.agreement.terms import log_facts, offer_of, terms_from, terms_of
+from cvfl.federation.agreement.terms import offer_of, started_log, terms_from, terms_of
 from cvfl.federation.consent import Consent, consent_of
 from cvfl.federation.results.bundles import BundleMaker, write_bundles
 from cvfl.federation.results.scoring import analysis_of, columns_of, own_columns, scorer
@@ -23,10 +23,11 @@ from cvfl.federation.rows.named import NamedRows
 from cvfl.federation.rows.party import PartyRows
 from cvfl.federation.rows.table import TableRows
 from cvfl.federation.start import Start
-from cvfl.federation.state import ALIGNMENT, NOISE, State, kept_secret, write_secret
+from cvfl.federation.state import ALIGNMENT, NOISE, State, kept_secret
 from cvfl.federation.told_labels.holder import account_of
 from cvfl.federation.told_labels.private import fit_private, private_of, scores_of, write_private
 from cvfl.federation.told_labels.randomise import randomise_table
+from cvfl.files import write_hidden
 from cvfl.privacy.identity import Identity
 from cvfl.privacy.relay import Holder
 from cvfl.protocol import PartyMachine, Units
@@ -53,6 +54,8 @@ class PartyRun:
     restart: bool = False
     start: Start | None = None
     """The earlier run that all roles start from, if there is one: with this party's bundle, unless it joins."""
+    agreed: Callable[[Consent, ActionLog], None] = lambda *_: None
+    """Sees to it that the owner agrees, or raises: before anything that is kept is put aside."""
     role: PartyRole = field(init=False)
     end: ObservedParty = field(init=False)
     """The role, overheard."""
@@ -63,9 +66,17 @@ class PartyRun:
         config, name, terms = self.config, self.name, terms_of(self.config) | terms_from(self.start)
         if self.start:
             self.start.check(config)
-        self.state = State(self.folder, terms | _own(config, name), self.restart)
+        self._open = self.stack.enter_context(ExitStack())
+        self.state = State(self.folder, terms | _own(config, name))
+        self._open.callback(self.state.close)
         self._rows = self._party_rows()
         self._rows.start = self.start
+        self.log = started_log(self.folder, name, config, self.state.path.name)
+        self._recorder = Recorder(self.log, name, self._rows.names)
+        self._open.callback(self._recorder.close)
+        self.agreed(self.consent, self.log)
+        if self.restart:
+            self.state.begin_anew()
         self.role = PartyRole(
             self._rows,
             terms,
@@ -77,16 +88,14 @@ class PartyRun:
             self._noise_secret(),
             PartyKeeper(self.folder / ALIGNMENT, self._rows.names, wanted=self._rows.wanted),
         )
-        self.log = ActionLog(self.folder)
-        self.log.append("started", role=name, **log_facts(config, self.state.path.name))
-        self._recorder = Recorder(self.log, name, self._rows.names)
         self.end = ObservedParty(self.role, [self._recorder])
 
     @property
     def consent(self) -> Consent:
         """What the owner of this party agrees to by this run."""
         columns = self._rows.table.features if isinstance(self._rows, TableRows) else ()
-        terms = self.role.terms | {f"own.{key}": value for key, value in _own(self.config, self.name).items()}
+        terms = terms_of(self.config) | terms_from(self.start)
+        terms |= {f"own.{key}": value for key, value in _own(self.config, self.name).items()}
         return consent_of(self.config, self.name, self._rows.names, columns, terms)
 
     @property
@@ -146,7 +155,7 @@ class PartyRun:
             if self._rows.preparation:
                 self._rows.preparation.save(out / f"{self.name}.preparation")
             if isinstance(self._rows, TableRows):
-                write_secret(out / f"{self.name}.row_secret", self._rows.key)
+                write_hidden(out / f"{self.name}.row_secret", self._rows.key)
             (out / f"{self.name}.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         write_bundles(self._bundles(self.role.party), out)
         self._write_private(self.role.party, out)
@@ -155,9 +164,7 @@ class PartyRun:
         self.columns = own_columns(self.role.party, self._columns.get(self.name, ()))
         if self.columns:
             write_columns(self.columns, out)
-        self._recorder.flush()
-        self.log.append("ended", run=self.role.run, rounds=self.role.party.t0)
-        self.log.close()
+        self._recorder.ended(run=self.role.run, rounds=self.role.party.t0)
         self.state.remove()
 
     @property
@@ -204,9 +211,8 @@ class PartyRun:
         write_analysis_page(analysis, ", ".join(self._rows.names), out / "analysis.html")
 
     def close(self) -> None:
-        """Let another process use the state."""
-        self.state.close()
-        self.log.close()
+        """Write what is to be logged yet, and let another process use the state; the stack does so, too."""
+        self._open.close()
 
 
 _ELSEWHERE = {

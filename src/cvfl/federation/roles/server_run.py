@@ -11,7 +11,7 @@ from cvfl.config.schema import RunConfig
 from cvfl.errors import writing
 from cvfl.federation.agreement.facts import read_facts
 from cvfl.federation.agreement.labels import NamedLabels, ServerRows, TableLabels
-from cvfl.federation.agreement.terms import log_facts, terms_from, terms_of
+from cvfl.federation.agreement.terms import started_log, terms_from, terms_of
 from cvfl.federation.builder.recipe import elsewhere, make_recipe
 from cvfl.federation.results.bundles import BundleMaker, write_bundles
 from cvfl.federation.results.completion import with_told
@@ -29,7 +29,6 @@ from cvfl.privacy.account import check_accountant
 from cvfl.protocol import Recipe
 from cvfl.protocol.learning.metrics import headline
 from cvfl.runs import directory as record
-from cvfl.runs.actions import ActionLog
 from cvfl.runs.journal import Journal
 from cvfl.runs.progress import Progress
 from cvfl.runs.summary import summarise
@@ -64,7 +63,9 @@ class ServerRun:
         if self.start:
             self.start.check(self.config)
             self.start.check_names(rows.names)
-        self.state = State(self.folder, terms, self.restart)
+        self.state = State(self.folder, terms)
+        if self.restart:
+            self.state.begin_anew()
         path = self.state.path
         self._journal = Journal(path / "metrics.jsonl")
         # A round whose line was lost with the power is run again.
@@ -83,8 +84,7 @@ class ServerRun:
             self._back,
             ServerKeeper(self.folder / ALIGNMENT, rows.names),
         )
-        self.log = ActionLog(self.folder)
-        self.log.append("started", role="server", **log_facts(self.config, self.state.path.name))
+        self.log = started_log(self.folder, "server", self.config, self.state.path.name)
         self._recorder = Recorder(self.log, "server", rows.names)
         self.end = ObservedServer(self.role, [self._recorder])
         self._times = self.end.times
@@ -154,16 +154,16 @@ class ServerRun:
 
         write_report([out], out / "report.html")
         directory.close(completed=True)
-        self._recorder.flush()
-        self.log.append("ended", run=self.role.run, rounds=summary["rounds"])
-        self.log.close()
+        self._recorder.ended(run=self.role.run, rounds=summary["rounds"])
         self.state.remove()
         return RunResult(summary, history, models, out)
 
     def close(self) -> None:
-        """Let another process use the state."""
-        self.state.close()
-        self.log.close()
+        """Write what is to be logged yet, and let another process use the state."""
+        try:
+            self._recorder.close()
+        finally:
+            self.state.close()
 
 
 def _server_rows(config: RunConfig) -> ServerRows:

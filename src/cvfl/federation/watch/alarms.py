@@ -7,7 +7,9 @@ slowly, or lies from the first round on, raises none.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 FACTOR = 3.0
@@ -26,11 +28,24 @@ _BOTH_WAYS = ("norm", "spread")
 """Of these it also says something that they are small."""
 
 
+@dataclass
+class _History:
+    """What a figure of a party was so far."""
+
+    count: int = 0
+    least: float = math.inf
+    most: float = -math.inf
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self.least, self.most = min(self.least, value), max(self.most, value)
+
+
 class Alarms:
     """Looks at every line of a run; `lines` has what to tell its people, one a party and figure."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], list[float]] = {}
+        self._known: dict[tuple[str, str], _History] = {}
         self._raised: dict[tuple[str, str], str] = {}
 
     @property
@@ -49,15 +64,15 @@ class Alarms:
 
     def _look(self, party: str, figure: str, value: float, t0: int) -> str:
         at = party, figure
-        known = self._known.setdefault(at, [])
+        known = self._known.setdefault(at, _History())
         if at in self._raised:
             return ""
-        if len(known) < FEWEST or not _leaves(figure, value, min(known), max(known)):
-            known.append(value)
+        if known.count < FEWEST or not _leaves(figure, value, known.least, known.most):
+            known.add(value)
             return ""
         self._raised[at] = (
-            f"{party}, round {t0}: {_SAID[figure]} of its embeddings is {value:.3g}, after {min(known):.3g} to "
-            f"{max(known):.3g} before: ask whether its data or its model changed, and see docs/threat-model.md"
+            f"{party}, round {t0}: {_SAID[figure]} of its embeddings is {value:.3g}, after {known.least:.3g} to "
+            f"{known.most:.3g} before: ask whether its data or its model changed, and see docs/threat-model.md"
         )
         return self._raised[at]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.signal import Signal
@@ -31,15 +33,15 @@ class ServerController(Controller):  # type: ignore[misc]
         roles: Roles = engine.get_component(self.roles)
         place = place_of(fl_ctx, "server")
         try:
-            duty = roles.server(place)
-            sites = {client.name: client.get_fqcn() for client in engine.get_clients()}
-            if missing := [name for name in duty.role.names if name not in sites]:
-                raise CvflError(f"{missing[0]} is no site of this job ({', '.join(sites)})")
-            self.log_info(fl_ctx, f"the parties are {', '.join(duty.role.names)}")
-            ask = asker(engine.get_cell(), job, sites)
-            if conduct(duty.role, ask, lambda: bool(abort_signal.triggered), *duty.limits):
-                duty.finish()
-                self.log_info(fl_ctx, "the run is over")
+            with closing(roles.server(place)) as duty:
+                sites = {client.name: client.get_fqcn() for client in engine.get_clients()}
+                if missing := [name for name in duty.role.names if name not in sites]:
+                    raise CvflError(f"{missing[0]} is no site of this job ({', '.join(sites)})")
+                self.log_info(fl_ctx, f"the parties are {', '.join(duty.role.names)}")
+                ask = asker(engine.get_cell(), job, sites)
+                if conduct(duty.role, ask, lambda: bool(abort_signal.triggered), *duty.limits):
+                    duty.finish()
+                    self.log_info(fl_ctx, "the run is over")
         except CvflError as error:
             line = plain(str(error))  # it may quote a party
             roles.failed(place, line)

@@ -23,6 +23,8 @@ from cvfl.wire import Bytes
 
 WAIT = 2.0
 """Seconds until a party that works on says so."""
+PATIENCE = 5.0
+"""Seconds that the end of a job waits for the party."""
 _log = logging.getLogger(__name__)
 
 
@@ -74,10 +76,11 @@ class Mailbox:
             return self._kept
 
     def close(self) -> None:
-        """End the thread when it has done what it is at."""
+        """End the thread when it has done what it is at, which is waited for a while: it has a log to close."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+        self._thread.join(PATIENCE)
 
     @property
     def _over(self) -> bool:

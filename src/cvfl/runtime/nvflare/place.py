@@ -35,6 +35,9 @@ class ServerDuty(Protocol):
     def finish(self) -> None:
         """Keep the results; the run is over."""
 
+    def close(self) -> None:
+        """Let go of what is open."""
+
 
 class Roles(Protocol):
     """The component of a job that makes its roles."""

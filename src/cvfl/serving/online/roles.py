@@ -16,7 +16,7 @@ from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from cvfl.federation.agreement.facts import Facts, facts_of, read_facts
 from cvfl.federation.agreement.labels import TableLabels, labelled
-from cvfl.federation.agreement.terms import digest_of, log_facts, terms_of
+from cvfl.federation.agreement.terms import digest_of, started_log, terms_of
 from cvfl.federation.consent import Use
 from cvfl.federation.roles.party import PartyRole
 from cvfl.federation.roles.server import ServerRole
@@ -27,7 +27,6 @@ from cvfl.privacy.keys import PairSecrets
 from cvfl.privacy.wanted import Matches
 from cvfl.protocol import Loss, PartyMachine, ServerMachine
 from cvfl.protocol.release import Secret
-from cvfl.runs.actions import ActionLog
 from cvfl.runs.bundle import ServerBundle
 from cvfl.runs.witness import ServingRecorder
 from cvfl.runtime.observed import ObservedParty, Witness
@@ -217,9 +216,8 @@ def server_role(config: RunConfig, scoring: Kept[Scoring] | None, folder: Path) 
 
 def serving_recorder(state: Path, own: str, config: RunConfig, run: str | None) -> ServingRecorder:
     """The log of a role, which says that it starts with the models of a run, unless it only passes on."""
-    log, terms = ActionLog(state), digest_of(serving_terms(config))
     named = {"run": run} if run else {}
-    log.append("started", role=own, use=str(Use.SERVING), **named, **log_facts(config, terms))
+    log = started_log(state, own, config, digest_of(serving_terms(config)), use=str(Use.SERVING), **named)
     return ServingRecorder(log, own, tuple(config.party))
 
 
