@@ -275,7 +275,7 @@ def test_a_run_records_it_and_the_report_shows_it(noisy: Path, tmp_path: Path) -
     assert json.loads((open_run / "summary.json").read_text())["privacy"] is None
     write_report([open_run, noisy], tmp_path / "both.html")
     both = " ".join(re.sub(r"<[^>]*>", " ", (tmp_path / "both.html").read_text()).split())
-    assert "Rounds ε Up MB" in both
+    assert "Rounds ε Total MB" in both
     assert "ε is that of a training row at one party." in both
 
 
