@@ -39,6 +39,28 @@ def text(rounds: int, **how: Any) -> str:
     return "".join(json.dumps(line(t0, **how)) + "\n" for t0 in range(rounds))
 
 
+def watched(path: Path, every: int = 5, jump: int | None = None) -> Path:
+    """Give the lines of a run times and figures of embeddings, those of the bank ten times as large from a round on."""
+    lines = [json.loads(one) for one in (path / "metrics.jsonl").read_text().splitlines()]
+    for one in lines:
+        one["time"] = {
+            "server": {"compute": 0.5, "codec": 0.25, "wait": {"bank": 3.0, "hospital": 1.0}},
+            "bank": {"compute": 0.125, "codec": 0.0},
+        }
+        if one["round"] % every == every - 1:
+            norms = {"hospital": 2.0, "bank": 20.0 if jump is not None and one["round"] >= jump else 2.0}
+            one["embeddings"] = {m: {"norm": norm, "largest": 2 * norm, "spread": 0.5} for m, norm in norms.items()}
+    (path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    return path
+
+
+def changed(path: Path, **values: Any) -> Path:
+    """Change keys of a run's summary."""
+    summary = json.loads((path / "summary.json").read_text())
+    (path / "summary.json").write_text(json.dumps(summary | values))
+    return path
+
+
 def under_way(path: Path, rounds: int = 10, config: dict[str, Any] = CONFIG, **how: Any) -> Path:
     """A run that has done some of its rounds, or was stopped then."""
     (path / "state").mkdir(parents=True)

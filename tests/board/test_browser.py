@@ -12,13 +12,14 @@ from urllib.parse import urlencode
 import pytest
 
 from board.browser import NEEDED, Browser, browsing
-from board.made import CONFIG, finished, line, shown, text, under_way
+from board.made import CONFIG, changed, finished, line, shown, text, under_way, watched
 
 pytestmark = [NEEDED, pytest.mark.usefixtures("no_pages")]
 LONG = 100_000
 FIRST_PAINT = 1.0
 """Seconds until something is to be seen, whatever there is in the folder."""
 HOSTILE = ('<script>document.title="owned"</script>', '"><img src=x onerror=alert(1)>', "بنك", "a" * 90)
+CARDS = "return document.getElementById('cards').innerText"
 DRAWN = 'return document.querySelectorAll(\'.plot .line[d^="M"][d*="L"]\').length'
 
 
@@ -195,12 +196,148 @@ def test_hostile_names_are_text(page: Browser, tmp_path: Path, width: int) -> No
             assert page.run("return document.documentElement.scrollWidth") <= width
 
 
+def test_an_alarm_names_its_party_live_and_afterwards(page: Browser, tmp_path: Path) -> None:
+    path = watched(under_way(tmp_path / "going", rounds=20), jump=100)
+    with shown(tmp_path) as port:
+        opened(page, port, "going")
+        assert texts(page, ".alarm") == []
+        late = watched(under_way(tmp_path / "late", rounds=25), jump=20)
+        lines = (late / "metrics.jsonl").read_text().splitlines(keepends=True)
+        with (path / "metrics.jsonl").open("a") as file:
+            file.writelines(lines[20:])
+        page.until("return document.querySelector('#notices .alarm')")
+        told, longest = texts(page, "#notices .alarm")
+        assert longest.startswith("bank, round 24: the longest row")
+        assert told.startswith("bank, round 24: the mean norm of a row of its embeddings is 20, after 2 to 2 before")
+        assert "alarm: bank, round 24" in page.run("return document.querySelector('[data-name=going]').innerText")
+        assert page.run("return document.querySelector('#seen').innerText").count("bank") == 1
+        changed(finished(tmp_path / "over"), warning="bank, round 9: it changed")
+        page.until("return document.querySelector('[data-name=over] .alarm')?.textContent === 'alarm: bank, round 9'")
+        opened(page, port, "over", "going")
+        assert texts(page, "#notices li")[0] == "over: bank, round 9: it changed"
+        assert len(texts(page, "#notices li")) == 3
+
+
+def test_where_the_time_of_rounds_goes(page: Browser, tmp_path: Path) -> None:
+    watched(finished(tmp_path / "timed"))
+    with shown(tmp_path) as port:
+        opened(page, port, "timed")
+        rows = texts(page, "#timed tbody tr")
+    assert [" ".join(row.split()) for row in rows] == [
+        "timed",
+        "server20.010.0160bank, 75.0%",
+        "bank5.000––",
+    ]
+
+
+def test_estimates_are_marked_and_true_labels_come_first(page: Browser, tmp_path: Path) -> None:
+    config = CONFIG | {"privacy": {"labels": "bank", "label_epsilon": 2.0}}
+    known = {"test": {"accuracy": 0.8765}, "threshold": 0.5}
+    account = {"holder": "bank", "epsilon": 2.0, "classes": 2, "rows": 100, "drawn": "secret"}
+    finished(tmp_path / "server", config=config)
+    holder = {"scores": known, "private": known | {"test": {"accuracy": 0.8642}}}
+    changed(finished(tmp_path / "holder", config=config), label_privacy=account | holder)
+    with shown(tmp_path) as port:
+        opened(page, port, "server")
+        assert "Test accuracy\n0.9875\nestimate, from randomised labels" in page.run(CARDS)
+        assert page.run("return document.getElementById('estimates').checkVisibility()")
+        assert texts(page, "[data-name=server] .figures span") == ["estimate", "0.0408 MB"]
+        assert texts(page, "[data-name=holder] .figures b") == ["0.8765"]
+        opened(page, port, "holder")
+        found = page.run(CARDS)
+        assert "0.8765\nby the true labels" in found
+        assert "private model: 0.8642; estimate, from randomised labels: 0.9875" in found
+        opened(page, port, "holder", "server")
+        assert "Best test accuracy\n0.8765\nholder" in page.run(CARDS)
+        cells = page.run("return [...document.querySelectorAll('#compared tbody td:nth-child(2)')].map(e=>e.innerText)")
+        assert cells == ["0.8765", "0.9875\nestimate"]
+
+
+def test_damage_is_told_with_the_file(page: Browser, tmp_path: Path) -> None:
+    path = finished(tmp_path / "damaged") / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:19], "rubbish", *lines[20:]]) + "\n")
+    (finished(tmp_path / "beside") / "audit.json").write_text("[")
+    with shown(tmp_path) as port:
+        opened(page, port, "damaged")
+        assert texts(page, "#notices li") == ["metrics.jsonl: line 20 cannot be read; what is shown is without that"]
+        opened(page, port, "beside")
+        assert texts(page, "#notices li")[0].startswith("audit.json: ")
+
+
+def test_a_run_without_a_round_says_what_to_do(page: Browser, tmp_path: Path) -> None:
+    path = under_way(tmp_path / "early", rounds=0)
+    with shown(tmp_path) as port:
+        page.open(f"http://127.0.0.1:{port}/")
+        page.until("return document.getElementById('bare').checkVisibility()")
+        assert "appear with the first one" in page.run("return document.getElementById('bare').innerText")
+        shutil.rmtree(path / "state")
+        page.until("return document.getElementById('says').textContent === 'stopped after 0 of 40 rounds'")
+        page.until("return document.getElementById('bare').innerText.includes('begin it anew')")
+
+
+def test_lines_have_names_at_every_width(page: Browser, tmp_path: Path) -> None:
+    usual = [finished(tmp_path / f"federation-{n}").name for n in range(3)]
+    long = [finished(tmp_path / f"a-federation-of-hospitals-{n}").name for n in range(2)]
+    many = [finished(tmp_path / f"run-{n}").name for n in range(9)]
+    direct = "#plots figure:first-child text.direct"
+    names = "return document.getElementById('names').checkVisibility()"
+    with shown(tmp_path) as port:
+        for width in (1200, 390):
+            page.size(width, 900)
+            opened(page, port, *usual)
+            page.until(f"return document.querySelectorAll('{direct}').length === 3")
+            assert set(texts(page, direct)) == {*usual}
+            assert not page.run(names)
+            assert texts(page, "#kinds li") == ["measured", "expected", "bound", *usual]
+        opened(page, port, *long)
+        page.until(f"return document.querySelectorAll('{direct}').length === 2")
+        cut = page.run(f"return [...document.querySelectorAll('{direct}')].map(e => e.firstChild.textContent)")
+        assert {one[-2:] for one in cut} == {"-0", "-1"}
+        assert all("…" in one and len(one) <= 17 for one in cut)
+        opened(page, port, *many)
+        page.until(names)
+        assert texts(page, "#names li") == many
+        assert page.run("return document.querySelectorAll('#names .sample line').length") == 9
+        page.size(1200, 900)
+        opened(page, port, usual[0])
+        assert texts(page, "#kinds li") == ["measured", "expected", "bound"]
+
+
+def test_words_of_the_configuration_stay_whole_on_a_phone(page: Browser, tmp_path: Path) -> None:
+    names = [
+        finished(tmp_path / f"federation-{n}", config=CONFIG | {"compressor": found, "private": n > 1}).name
+        for n, found in enumerate(("auto", "identity", "lattice:bits=2"))
+    ]
+    page.size(390, 900)
+    with shown(tmp_path) as port:
+        opened(page, port, *names)
+        heights = "return [...document.querySelectorAll('#settings .texts tbody tr')].map(e => e.offsetHeight)"
+        tall = [height for height in page.run(heights) if height]
+        assert len(tall) >= 2
+        assert max(tall) < 50  # one line, or two of the longest value
+
+
+def test_a_table_fits_or_shows_that_it_goes_on(page: Browser, port: int) -> None:
+    wide = "const it = document.querySelector('#compared .scroll'); return it.scrollWidth > it.clientWidth"
+    opened(page, port, "demo/none", "demo/auto", "demo/lattice")
+    assert not page.run(wide)
+    page.size(390, 900)
+    opened(page, port, "demo/none", "demo/auto", "demo/lattice")
+    assert page.run(wide)
+    image = "return getComputedStyle(document.querySelector('#compared .scroll')).backgroundAttachment"
+    assert page.run(image).startswith("local, scroll")
+
+
 @pytest.mark.parametrize("kind", ["nothing", "foreign"])
 def test_an_empty_folder_says_what_to_do(page: Browser, tmp_path: Path, kind: str) -> None:
     root = tmp_path / "runs"
     if kind == "foreign":
         root.mkdir()
         (root / "photo.jpg").write_bytes(b"\xff\xd8")
+        (root / "metrics.jsonl").write_text("not a run\n")
+        (root / "other").mkdir()
+        (root / "other" / "metrics.jsonl").touch()
     with shown(root) as port:
         page.open(f"http://127.0.0.1:{port}/?run=gone")
         page.until("return document.getElementById('empty').checkVisibility()")
@@ -229,6 +366,7 @@ def test_a_thousand_runs_and_one_of_a_hundred_thousand_rounds_are_quick(page: Br
         finished(tmp_path / "sweep" / f"run-{n}", rounds=2)
     long = finished(tmp_path / "long", rounds=100)
     (long / "metrics.jsonl").write_text(text(LONG, every=50))
+    watched(long, every=50)
     with shown(tmp_path) as port:
         began = time.monotonic()
         page.open(f"http://127.0.0.1:{port}/?run=long")
@@ -239,6 +377,7 @@ def test_a_thousand_runs_and_one_of_a_hundred_thousand_rounds_are_quick(page: Br
         assert page.run("return document.querySelectorAll('#runs li').length") == 1001
         points = page.run("return document.querySelectorAll('.plot .line')[2].getAttribute('d').split('L').length")
         assert 100 < points <= 500
+        assert "400,000" in page.run("return document.getElementById('timed').textContent")
         page.open("about:blank")
         page.open(f"http://127.0.0.1:{port}/?run=long")
         page.until(DRAWN + " > 2")

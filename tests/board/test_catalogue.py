@@ -48,6 +48,14 @@ def test_runs_are_found_at_any_depth_and_nothing_else(tmp_path: Path) -> None:
     assert rows(tmp_path / "nowhere") == {}
 
 
+def test_a_file_of_that_name_alone_is_no_run(tmp_path: Path) -> None:
+    for name, lines in {"empty": "", "foreign": '{"step": 1}\n', "lines": "rubbish\n" + text(2)}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.jsonl").write_text(lines)
+    finished(tmp_path / "foreign" / "below")
+    assert set(rows(tmp_path)) == {"lines", "foreign/below"}
+
+
 def test_what_a_row_says(tmp_path: Path) -> None:
     finished(tmp_path / "over")
     under_way(tmp_path / "going")

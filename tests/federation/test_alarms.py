@@ -16,10 +16,10 @@ from cvfl.config.files import parse_config
 from cvfl.config.schema import RunConfig
 from cvfl.data import VerticalData
 from cvfl.federation.train import train
-from cvfl.federation.watch.alarms import FEWEST, Alarms
 from cvfl.protocol import Loss, Party
 from cvfl.protocol.watch import Watch
 from cvfl.report.report import write_report
+from cvfl.runs.alarms import FEWEST, Alarms
 
 pytestmark = pytest.mark.usefixtures("no_pages")
 FROM = 30

@@ -245,7 +245,7 @@ def test_the_account_of_shared_noise(tmp_path: Path) -> None:
     assert both.training.one_party < composed([found, more]).training.one_party
     one = found.training
     text = " ".join(re.sub(r"<[^>]*>", " ", (tmp_path / "run" / "report.html").read_text()).split())
-    noise = "norm at most 1, noise 2 of it in the sum of 3, δ 10⁻⁶"
+    noise = "norm at most 1, Skellam noise 2 of it in the sum of 3, δ 10⁻⁶"
     assert f"{noise}; ε at one party is against any one other party" in text
     assert f"training row, against the server alone 3 {amount(one.against_server or 0)}" in text
     assert f"training row, against all others together 3 {amount(one.against_others or 0)}" in text
@@ -287,7 +287,7 @@ def test_a_run_records_it_and_the_report_shows_it(noisy: Path, tmp_path: Path) -
     against = "at one party, against all others together; ε "
     assert f"Privacy of a training row ε {amount(training.one_party)} δ 10⁻⁶, {against}" in text
     assert f"ε {amount(training.all_parties)} over all 3" in text
-    assert "norm at most 1, noise 2 of it, δ 10⁻⁶; ε at one party is against all others together" in text
+    assert "norm at most 1, Gaussian noise 2 of it, δ 10⁻⁶; ε at one party is against all others together" in text
     assert f"training row 3 {amount(training.one_party)} {amount(training.all_parties)} held-out row 2 " in text
     open_run = tmp_path / "open"
     train(config(rounds=2), data(), out=open_run, name="open")
@@ -295,7 +295,7 @@ def test_a_run_records_it_and_the_report_shows_it(noisy: Path, tmp_path: Path) -
     assert json.loads((open_run / "summary.json").read_text())["privacy"] is None
     write_report([open_run, noisy], tmp_path / "both.html")
     both = " ".join(re.sub(r"<[^>]*>", " ", (tmp_path / "both.html").read_text()).split())
-    assert "Rounds ε Up MB" in both
+    assert "Rounds ε Total MB" in both
     assert "ε is that of a training row at one party, against all others together." in both
     summary = json.loads((noisy / "summary.json").read_text())
     of_all = Shared.of(1.0, 2.0, 2 / 63, 3, 4).model_dump()

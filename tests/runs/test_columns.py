@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from board.made import line, text
+from board.made import finished, line, text, watched
 from cvfl.runs import columns
 from cvfl.runs.columns import Columns
 from cvfl.runs.read import parse_round
+from cvfl.runs.tally import Tally
 
 KEYS = ("round", "epoch", "loss", "seconds", "bytes")
 
@@ -46,7 +47,7 @@ def test_the_pattern_finds_what_a_whole_read_finds(tmp_path: Path) -> None:
     assert [one.number for one in found.evaluated] == [4, 9, 14, 19]
     assert found.last is not None
     assert found.last.number == 22
-    assert found.damaged == 0
+    assert found.damaged == []
 
 
 @given(
@@ -69,6 +70,24 @@ def test_any_line_that_a_run_writes(tmp_path_factory, loss, seconds, sent, count
     np.testing.assert_equal(float(found["loss"][0]), loss)
 
 
+def test_times_and_figures_of_embeddings_add_up_as_in_a_whole_read(tmp_path: Path) -> None:
+    path = watched(finished(tmp_path / "run"), jump=30) / "metrics.jsonl"
+    found, whole = read(path).tally, Tally.of(parse_round(one, "here") for one in path.read_text().splitlines())
+    assert found.clocks == whole.clocks
+    assert found.seen == whole.seen
+    assert found.alarms.lines == whole.alarms.lines != []
+    assert found.clocks["server"].wait == {"bank": 120.0, "hospital": 40.0}
+    assert (found.seen["bank"].first.norm, found.seen["bank"].last.norm, found.seen["bank"].longest) == (2, 20, 40)
+
+
+@pytest.mark.parametrize("time", ["1", "[]", '{"a": 1}', '{"a": {"compute": [], "codec": 0}}', '{"a": {"compute": 1'])
+def test_a_time_of_another_shape_is_passed_over(tmp_path: Path, time: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = [json.dumps(line(0, parties=("time", "embeddings")))[:-1] + f', "time": {time}}}', json.dumps(line(1))]
+    path.write_text("\n".join(lines) + "\n")
+    assert read(path).tally.clocks == {}
+
+
 def test_a_file_that_grows_is_read_on_and_a_torn_line_waits_for_its_end(tmp_path: Path) -> None:
     path, whole = tmp_path / "metrics.jsonl", text(12)
     found = Columns(path)
@@ -81,7 +100,7 @@ def test_a_file_that_grows_is_read_on_and_a_torn_line_waits_for_its_end(tmp_path
         seen.append(len(found))
     assert seen[-1] == 12
     assert not found.refresh()
-    assert found.damaged == 0
+    assert found.damaged == []
 
 
 def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
@@ -106,9 +125,9 @@ def test_lines_that_cannot_be_read_are_counted_and_passed_over(tmp_path: Path) -
     path.write_text(json.dumps(line(0)) + "\n" + "\n".join(bad) + "\n" + turned + "\n" + json.dumps(line(4)) + "\n")
     found = read(path)
     assert found["round"].tolist() == [0, 3, 4]
-    assert found.damaged == len(bad)
+    assert len(found.damaged) == len(bad)
     path.write_bytes(b"\xff\xfe\n" * 3)
-    assert read(path).damaged == 3
+    assert len(read(path).damaged) == 3
 
 
 def test_of_many_evaluations_every_second_fourth_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,5 +148,5 @@ def test_changed_bytes_never_do_more_than_damage_lines(tmp_path_factory, changes
     path = tmp_path_factory.mktemp("run") / "metrics.jsonl"
     path.write_bytes(data[: len(data) - cut % 200])
     found = read(path)
-    assert len(found) + found.damaged == path.read_bytes().count(b"\n")
+    assert len(found) + len(found.damaged) == path.read_bytes().count(b"\n")
     assert len({len(found[key]) for key in KEYS}) == 1

@@ -1,7 +1,7 @@
 // The page: news from the server go to the list, and what is chosen there to cards, figures and tables.
 
 import {make, swatch} from "./dom.js";
-import {Figure, bars, errorLines, lossLines, sentLines, style} from "./figures.js";
+import {Figure, bars, errorKey, errorLines, lossLines, sample, sentLines, style} from "./figures.js";
 import {List} from "./list.js";
 
 const about = JSON.parse(document.body.dataset.about);
@@ -9,7 +9,12 @@ const $ = name => document.getElementById(name);
 const MOST = 36, PACE = 1000;
 const ERRORS = {axis: "round", log: true, choose: false};
 /** Where the HTML of an answer goes, by its part. */
-const PLACES = {cards: "cards", parties: "parties", table: "table", results: "compared", settings: "settings"};
+const PLACES = {
+  cards: "cards", parties: "parties", table: "table", times: "timed", seen: "seen", results: "compared",
+  settings: "settings",
+};
+/** Sections that are there only if they have something to show. */
+const SECTIONS = {parties: "attendance", times: "timing", seen: "watched", results: "compare"};
 const list = new List(choose);
 let chosen = new URLSearchParams(location.search).getAll("run");
 let shown = [], partsOf = {}, kept = new Map(), marks = "";
@@ -89,6 +94,15 @@ function heading(view) {
   ))));
 }
 
+/** What people should look at, by run where there are several: alarms, and files that cannot be read. */
+function notices(runs) {
+  const of = run => runs.length > 1 ? `${run.label}: ` : "";
+  const item = (run, className) => text => make("li", {className}, of(run) + text);
+  const told = runs.flatMap(run => [...run.alarms.map(item(run, "alarm")), ...run.damage.map(item(run, "damage"))]);
+  $("notices").replaceChildren(...told);
+  $("notices").hidden = !told.length;
+}
+
 /** The metrics and kinds of rows that there are; what was chosen stays, as far as it is there. */
 function choices(found, usual) {
   const has = part => [...new Set(found.flatMap(curves => Object.keys(curves?.metrics[part] ?? {})))];
@@ -104,12 +118,25 @@ function choices(found, usual) {
   wanted = {metric, part};
 }
 
+/** Names of lines beside a sample of each. */
+function key(place, lines) {
+  place.replaceChildren(...lines.map(line => make("li", {}, sample(line), line.label)));
+}
+
+/** The names of runs above the figures, where any of these has no room for them. */
+function naming() {
+  $("names").hidden = !learning.some(figure => figure.plot.silent);
+}
+new ResizeObserver(naming).observe($("plots"));
+
 function errorFigures(found) {
   const lossy = ([, lines]) => lines.bound.y.some(value => value > 0);
   const rolesOf = curves => Object.entries(curves?.errors ?? {}).filter(lossy).map(([role]) => role);
   const names = [...new Set(found.flatMap(rolesOf))];
   $("compression").hidden = !names.length;
   for (const [role, figure] of roles) if (!names.includes(role)) { figure.box.remove(); roles.delete(role); }
+  const measured = shown.filter((_, n) => rolesOf(found[n]).length);
+  key($("kinds"), [...errorKey(shown), ...(shown.length > 1 ? measured : []).map(run => ({...run, dash: ""}))]);
   for (const role of names) {
     if (!roles.has(role)) roles.set(role, new Figure($("roles"), ERRORS, curvesOf, errorLines(role)));
     roles.get(role).name = () => role;
@@ -136,17 +163,21 @@ async function now() {
   if (!view) return;
   shown = view.runs.map((run, n) => ({...run, ...style(n, about.colours)}));
   heading(view);
+  notices(view.runs);
+  $("bare").hidden = !view.bare;
+  $("bare").lastElementChild.textContent = view.bare;
   for (const [part, place] of Object.entries(PLACES)) put($(place), view[part]);
-  $("attendance").hidden = !view.parties.trim();
-  $("compare").hidden = !view.results.trim();
+  for (const [part, section] of Object.entries(SECTIONS)) $(section).hidden = !view[part].trim();
   bars($("bars"), view.bytes, about);
   const found = view.bytes.flatMap(one => Object.values(one.parties));
   purposes(Object.entries(about.parts).filter(([part]) => found.some(sent => sent[part])));
   const drawn = await Promise.all(shown.map(run => curvesOf(run, "epoch", null)));
   const begun = drawn.some(curves => curves?.rounds);
   for (const section of document.querySelectorAll("section.rounds")) section.hidden = !begun;
+  $("estimates").hidden = !view.runs.some(run => run.randomised);
   choices(drawn, view.metric);
-  for (const figure of learning) figure.show(shown);
+  key($("names"), shown);
+  Promise.all(learning.map(figure => figure.show(shown))).then(naming);
   errorFigures(drawn);
 }
 

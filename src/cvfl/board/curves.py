@@ -41,7 +41,7 @@ def curves(columns: Columns, axis: Axis, span: Span = (-math.inf, math.inf)) -> 
             for role in roles
         },
         "rounds": len(columns),
-        "damaged": columns.damaged,
+        "damaged": len(columns.damaged),
     }
 
 

@@ -1,7 +1,7 @@
 // Which lines stand in which plot: metric and loss over a choice of axes, errors beside their bounds, bytes as bars.
 
 import {make} from "./dom.js";
-import {Plot} from "./plot.js";
+import {Plot, element} from "./plot.js";
 import {clock, number} from "./scale.js";
 
 export const AXES = {epoch: "epoch", bytes: "MB", round: "round", seconds: "time"};
@@ -12,6 +12,17 @@ const STYLES = {measured: "", expected: "5 3", bound: "1.5 3"};
 export function style(n, colours) {
   return {colour: colours[n % colours.length], dash: DASHES[Math.floor(n / colours.length) % DASHES.length]};
 }
+
+/** What tells a line apart, to stand before its name. */
+export function sample({colour, dash}) {
+  const drawn = {x1: 0, x2: 24, y1: 4, y2: 4, stroke: colour, "stroke-width": 2, "stroke-dasharray": dash};
+  return element("svg", {class: "sample", viewBox: "0 0 24 8", "aria-hidden": "true"}, element("line", drawn));
+}
+
+/** What the lines of a figure of errors are, in the colour of the only run. */
+export const errorKey = runs => Object.entries(STYLES).map(([label, dash]) => (
+  {label, dash, colour: runs.length > 1 ? "currentColor" : runs[0].colour}
+));
 
 let count = 0;
 
@@ -95,7 +106,8 @@ export function errorLines(role) {
   return (curves, run, runs) => Object.entries(curves.errors[role] ?? {}).flatMap(([part, line]) => {
     if (!line.y.some(value => value > 0)) return [];
     const label = runs > 1 ? `${run.label}, ${part}` : part;
-    return [{...run, ...line, label, dash: STYLES[part], aside: part !== "measured" && runs > 1}];
+    const direct = runs > 1 ? run.label : part, aside = part !== "measured" && runs > 1;
+    return [{...run, ...line, label, direct, dash: STYLES[part], aside}];
   });
 }
 

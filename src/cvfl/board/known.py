@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -13,9 +12,10 @@ import numpy as np
 
 from cvfl.board.places import Place
 from cvfl.errors import DataError
+from cvfl.runs.alarms import parted
 from cvfl.runs.columns import Columns
 from cvfl.runs.read import flattened, read_config, read_run, read_summary
-from cvfl.runs.record import Metrics, Run, Sent, Summary
+from cvfl.runs.record import Metrics, Run, Sent, Summary, tells_randomised
 from cvfl.runs.status import NAME, Status, read_status, status_path
 
 State = Literal["preparing", "waiting", "training", "finished", "stopped", "failed", "damaged"]
@@ -33,7 +33,7 @@ class Known:
         self.place, self.path, self.name = place, place.path, place.name
         self.status: Status | None = read_status(status_path(self.path)) or read_status(self.path / NAME)
         self._columns = columns if columns is not None and columns.path == self.journal else None
-        self._fresh = False
+        self._fresh, self._unread = False, ""
 
     @property
     def journal(self) -> Path:
@@ -73,7 +73,11 @@ class Known:
         try:
             return read_summary(self.path)
         except DataError as error:
-            return str(error).replace(f"{self.path}/", "")
+            return self._told(error)
+
+    def _told(self, error: DataError) -> str:
+        """An error without the folder."""
+        return str(error).replace(f"{self.path}/", "")
 
     @property
     def _summary(self) -> Summary | None:
@@ -84,6 +88,29 @@ class Known:
     def problem(self) -> str:
         """What is wrong with its files, in a line."""
         return self._read if isinstance(self._read, str) else ""
+
+    @property
+    def alarms(self) -> list[str]:
+        """What its people should look at: of a run that is over by its summary, else by its process and its lines."""
+        if self._summary:
+            return parted(self._summary.warning or "")
+        noted = parted(self.status.note if self.status else "")
+        return [*dict.fromkeys([*noted, *self.columns.tally.alarms.lines])]
+
+    @property
+    def damage(self) -> list[str]:
+        """What of its files cannot be read and is left out, a line a file."""
+        found = [self.problem] if self.problem else [self._beside] if self._beside else []
+        if lines := self.columns.damaged:
+            more = f" and {len(lines) - 1:,} more" if len(lines) > 1 else ""
+            found.append(f"{self.journal.name}: line {lines[0]:,}{more} cannot be read; what is shown is without that")
+        return found
+
+    @property
+    def _beside(self) -> str:
+        """What is wrong with a file beside its summary."""
+        self.record  # noqa: B018  reads them
+        return self._unread
 
     @cached_property
     def state(self) -> State:
@@ -113,8 +140,10 @@ class Known:
     def record(self) -> Run | None:
         """Its record as tables take it: of a run that is not over made of its lines. None before the first one."""
         if self._summary:
-            with suppress(DataError):  # what stands beside the summary is damaged; the lines are there
+            try:
                 return read_run(self.path, with_history=False)
+            except DataError as error:  # what stands beside the summary is damaged; the lines are there
+                self._unread = self._told(error)
         last = self.columns.last
         if last is None:
             return None
@@ -159,9 +188,14 @@ class Known:
     def scores(self) -> Metrics:
         """Metrics of the newest evaluation: of test rows, or of validation rows where there are no others."""
         if self._summary:
-            return self._summary.metrics.test or self._summary.metrics.validation
+            return self._summary.tested or self._summary.metrics.validation
         newest = self.columns.evaluated[-1] if self.columns.evaluated else None
         return (newest.test or newest.validation) if newest else {}
+
+    @property
+    def estimated(self) -> bool:
+        """Whether these are estimates, by labels that were told randomised; its lines never have others."""
+        return self._summary.estimated if self._summary else tells_randomised(self.config)
 
     @property
     def sent(self) -> Sent | None:

@@ -16,6 +16,9 @@ function rank(row) {
   return LOW.includes(row.metric) ? -row.value : row.value;
 }
 
+/** Of whom an alarm is and since when: what stands before its first colon. */
+const brief = alarms => [...new Set(alarms.map(text => text.split(": ")[0]))].join(" · ");
+
 const megabytes = row => row.bytes === null ? "" : `${row.mb} MB`;
 
 export class List {
@@ -44,18 +47,23 @@ export class List {
   }
 
   item(row) {
-    const {name, says, state, share} = row, others = () => this.chosen.filter(one => one !== name);
+    const {name, says, state, share, alarms} = row, others = () => this.chosen.filter(one => one !== name);
     const onchange = event => this.choose(event.target.checked ? [...this.chosen, name] : others());
     const item = make(
       "li", {},
       make("input", {type: "checkbox", "aria-label": `Compare ${name}`, onchange}),
       make(
-        "button", {className: "only", title: `${name}: ${says}`, onclick: () => this.choose([name])},
+        "button", {className: "only", title: [`${name}: ${says}`, ...alarms].join("\n"), onclick: () => this.choose([name])},
         make("b", {dir: "auto"}, name), make("span", {className: "note"}, row.note),
         ...(state === "finished" ? [] : [make("span", {className: `state ${state}`}, says)]),
+        ...(alarms.length ? [make("span", {className: "state alarm"}, `alarm: ${brief(alarms)}`)] : []),
         ...(share === null ? [] : [make("progress", {max: 1, value: share, "aria-label": "Rounds that are over"})]),
       ),
-      make("span", {className: "figures"}, make("b", {title: row.metric}, row.score), make("span", {}, megabytes(row))),
+      make(
+        "span", {className: "figures"}, make("b", {title: row.metric}, row.score),
+        ...(row.estimate ? [make("span", {title: "from randomised labels"}, "estimate")] : []),
+        make("span", {}, megabytes(row)),
+      ),
     );
     item.dataset.name = name;
     this.mark(item, name);
@@ -79,7 +87,8 @@ export class List {
   /** Put the rows in order: those under way first. Only what has moved is moved, so that focus stays where it is. */
   order() {
     const words = this.filter.value.toLowerCase().split(/\s+/).filter(word => word);
-    const fits = row => words.every(word => `${row.name} ${row.note} ${row.state}`.toLowerCase().includes(word));
+    const said = row => `${row.name} ${row.note} ${row.state} ${row.alarms.length ? "alarm" : ""}`.toLowerCase();
+    const fits = row => words.every(word => said(row).includes(word));
     const going = row => UNDER_WAY.includes(row.state) ? 0 : 1, order = ORDERS[this.sort.value];
     const shown = [...this.rows.values()].filter(fits)
       .sort((one, other) => going(one) - going(other) || order(one, other) || ORDERS.name(one, other));

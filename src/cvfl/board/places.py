@@ -14,7 +14,11 @@ DEPTH = 6
 MOST = 5_000
 """Runs that are listed; what is beyond is said to be left out."""
 _FOLDERS = 50_000
-_FILES = frozenset(("summary.json", "metrics.jsonl"))
+_LINES = "metrics.jsonl"
+_OWN = frozenset(("config.json", "state", STATUS))
+"""What a run has beside its lines."""
+_LOOKED_AT = 1 << 16
+"""Bytes of a file that are looked at to see whose it is."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ def _runs(folder: Path, depth: int = 0) -> Iterator[Path | None]:
             entries = {entry.name: entry for entry in listing}
     except OSError:
         return
-    if _is_run(entries):
+    if _is_run(folder, entries):
         yield folder
         return
     yield None
@@ -75,7 +79,21 @@ def _leads_back(entry: os.DirEntry[str], depth: int) -> bool:
     )
 
 
-def _is_run(entries: dict[str, os.DirEntry[str]]) -> bool:
-    """A run has lines or a summary; before its first round it has its configuration, and state."""
-    lines = bool(_FILES & entries.keys()) and "terms.json" not in entries  # which is the state of a server
-    return lines or {"config.json", "state"} <= entries.keys()
+def _is_run(folder: Path, entries: dict[str, os.DirEntry[str]]) -> bool:
+    """A run has a summary, or lines; before its first round it has its configuration, and state.
+
+    Others name files metrics.jsonl, too: one that stands alone is a run's if there is a line of a run in it.
+    """
+    if "terms.json" in entries:  # the state of a server
+        return {"config.json", "state"} <= entries.keys()
+    if "summary.json" in entries or {"config.json", "state"} <= entries.keys():
+        return True
+    return _LINES in entries and (bool(_OWN & entries.keys()) or _has_lines(folder / _LINES))
+
+
+def _has_lines(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return any(line.startswith(b'{"round"') for line in file.read(_LOOKED_AT).splitlines())
+    except OSError:
+        return False

@@ -11,10 +11,12 @@ import {exact, extent, number, scale} from "./scale.js";
 const SVG = "http://www.w3.org/2000/svg";
 const ROOM = {top: 8, right: 14, bottom: 34, left: 52};
 const LABEL = 6.3;  // about how wide a character of a direct label is
+const WIDEST = 17;  // characters of a direct label
 const LEAST = 6;    // pixels that count as a drag
 const NEAR = 9;     // pixels beyond the end of a line at which it is still read
 
-function element(name, attributes = {}, ...children) {
+/** An element of an SVG. */
+export function element(name, attributes = {}, ...children) {
   const made = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   made.append(...children);
@@ -31,6 +33,16 @@ function nearest(values, wanted) {
   return low > 0 && wanted - values[low - 1] < values[low] - wanted ? low - 1 : low;
 }
 
+/** Labels of at most so many characters, without their middle where they are longer; null if any two were the same. */
+export function shortened(labels, most) {
+  const head = Math.floor((most - 1) / 3), tail = most - 1 - head;
+  const found = labels.map(label => {
+    const signs = [...label];
+    return signs.length <= most ? label : [...signs.slice(0, head), "…", ...signs.slice(-tail)].join("");
+  });
+  return new Set(found).size === new Set(labels).size ? found : null;
+}
+
 export class Plot {
   /** A plot in `host`; `zoomed` hears of [from, to], or of null when all is to be seen. */
   constructor(host, zoomed) {
@@ -38,6 +50,7 @@ export class Plot {
     this.zoomed = zoomed;
     this.given = null;
     this.cursor = null;
+    this.silent = false;
     this.svg = element("svg", {class: "plot", tabindex: 0, role: "group"});
     this.tip = make("div", {className: "tip", hidden: true});
     this.said = make("div", {className: "unseen", "aria-live": "polite"});
@@ -46,7 +59,7 @@ export class Plot {
     new ResizeObserver(() => this.render()).observe(host);
   }
 
-  /** Show lines: {label, colour, dash, x, y, low, high, kind}, with {x, y} labels and forms, {logX, logY}, span. */
+  /** Show lines: {label, direct (at its end), colour, dash, x, y, low, high, aside}; labels, forms, {logX, logY}, span. */
   draw(given) {
     this.given = given;
     this.svg.setAttribute("aria-label", `${given.title}. Arrow keys move along it, plus and minus zoom.`);
@@ -65,8 +78,8 @@ export class Plot {
       return;
     }
     const named = this.named(width);
-    const longest = Math.max(0, ...named.map(line => line.label.length));
-    const right = named.length ? Math.min(136, longest * LABEL + 18) : ROOM.right;
+    const longest = Math.max(0, ...named.map(({text}) => text.length));
+    const right = named.length ? longest * LABEL + 18 : ROOM.right;
     const {lines, logX, logY, span} = given;
     const xs = span ?? extent(lines.flatMap(line => line.x.length ? [line.x[0], ...line.x.slice(-1)] : []), logX, 0);
     if (logX && !span) xs[0] = extent(lines.flatMap(line => line.x), true, 0)[0];
@@ -89,11 +102,14 @@ export class Plot {
     if (this.cursor !== null) this.point(this.cursor);
   }
 
-  /** The lines that are named at their end: where there is room, and not too many. */
+  /** The lines that are named at their end, if there is room for all: [{line, text}]. Else the plot is `silent`. */
   named(width) {
     const found = this.given.lines.filter(line => line.x.length && !line.aside);
-    const short = found.every(line => line.label.length <= (width < 460 ? 11 : 40));
-    return width >= 300 && short && found.length > 1 && found.length <= 8 ? found : [];
+    const most = Math.min(WIDEST, Math.floor((0.34 * width - 18) / LABEL));
+    const fits = width >= 300 && found.length <= 8;
+    const texts = fits ? shortened(found.map(line => line.direct ?? line.label), most) : null;
+    this.silent = found.length > 1 && !texts;
+    return found.length > 1 && texts ? found.map((line, n) => ({line, text: texts[n]})) : [];
   }
 
   axes(width, height) {
@@ -139,16 +155,16 @@ export class Plot {
 
   /** Names at the ends of lines, moved apart where they would cover each other. */
   direct(named, left) {
-    const ends = named.map(line => {
+    const ends = named.map(({line, text}) => {
       const inside = line.x.map((value, n) => n).filter(n => line.x[n] <= this.x.high && line.y[n] !== null);
-      return {line, y: this.y.at(line.y[inside[inside.length - 1] ?? 0] ?? this.y.low)};
+      return {line, text, y: this.y.at(line.y[inside[inside.length - 1] ?? 0] ?? this.y.low)};
     }).filter(end => Number.isFinite(end.y)).sort((one, other) => one.y - other.y);
     for (let n = 1; n < ends.length; n++) ends[n].y = Math.max(ends[n].y, ends[n - 1].y + 14);
     for (let n = ends.length - 1, most = this.edges[3]; n >= 0; n--, most -= 14) ends[n].y = Math.min(ends[n].y, most);
-    for (const {line, y} of ends) {
-      const text = line.label.length > 17 ? `${line.label.slice(0, 16)}…` : line.label;
+    for (const {line, text, y} of ends) {
       this.svg.append(element("circle", {cx: left + 2, cy: y, r: 2.5, fill: line.colour}));
-      this.svg.append(element("text", {class: "direct", x: left + 8, y: y + 4}, text));
+      const full = line.direct ?? line.label, more = text === full ? [] : [element("title", {}, full)];
+      this.svg.append(element("text", {class: "direct", x: left + 8, y: y + 4}, text, ...more));
     }
   }
 

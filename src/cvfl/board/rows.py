@@ -24,11 +24,13 @@ class Row(TypedDict):
     metric: str
     value: float | None
     score: str
+    estimate: bool
     bytes: float | None
     mb: str
     rounds: int
     changed: float
     mark: str
+    alarms: list[str]
 
 
 def row(known: Known) -> Row:
@@ -44,11 +46,13 @@ def row(known: Known) -> Row:
         metric=metric_label(known.metric) if known.metric else "",
         value=value if value is not None and math.isfinite(value) else None,
         score=score(value) if value is not None else NOTHING,
+        estimate=value is not None and known.estimated,
         bytes=sent.total if sent else None,
         mb=megabytes([sent.total])(sent.total) if sent else NOTHING,
         rounds=known.done,
         changed=known.changed,
         mark=str(stamp(known.journal)),
+        alarms=known.alarms,
     )
 
 

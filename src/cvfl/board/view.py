@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,12 +20,16 @@ from cvfl.report.format import (
     shares,
 )
 from cvfl.report.html import Card, Details, fragment
+from cvfl.report.labels import ESTIMATES, metric_note
 from cvfl.report.results import Comparison, headline, results_section
 from cvfl.report.series import Series
 from cvfl.report.table import Row, Table, Text
-from cvfl.report.tables import bytes_table, matrix
-from cvfl.runs.record import Run, Scores
+from cvfl.report.tables import bytes_table, matrix, named
+from cvfl.report.times import TIMES, times_table
+from cvfl.report.watch import SEEN, seen_table
+from cvfl.runs.record import Run, Scores, tells_randomised
 from cvfl.runs.status import Attendance
+from cvfl.runs.tally import Tally
 
 MOST = 36
 """Runs that are shown together: as many lines differ in colours and dashes."""
@@ -37,17 +41,31 @@ def view(chosen: Sequence[Known]) -> dict[str, Any]:
     series = [
         Series(label, (known.record or _nothing_yet(known),)) for known, label in zip(chosen, labels, strict=True)
     ]
+    tallies = [(named(one, n), known.columns.tally) for n, (one, known) in enumerate(zip(series, chosen, strict=True))]
+    single = len(chosen) == 1
     return {
         "runs": [
-            {"name": known.name, "label": label, "state": known.state, "says": says(known), "mark": _mark(known)}
+            {
+                "name": known.name,
+                "label": label,
+                "state": known.state,
+                "says": says(known),
+                "mark": _mark(known),
+                "alarms": known.alarms,
+                "damage": [line for line in known.damage if not (single and line == says(known))],
+                "randomised": tells_randomised(known.config),
+            }
             for known, label in zip(chosen, labels, strict=True)
         ],
         "cards": fragment((), _cards(chosen, series)),
         "parties": fragment([table for known in chosen if (table := _parties(known, len(chosen) > 1))]),
-        "results": fragment([_results(series)]) if len(chosen) > 1 else "",
+        "results": fragment([_results(series)]) if not single else "",
         "bytes": [_bytes(one) for one in series],
         "table": fragment([Details(bytes_table(series), shown=len(series) == 1)]),
+        "times": fragment(_tallied(tallies, times_table, TIMES, single)),
+        "seen": fragment(_tallied(tallies, seen_table, SEEN, single)),
         "settings": fragment(_settings(series)),
+        "bare": _bare(chosen),
         "metric": next((known.metric for known in chosen if known.metric), None),
     }
 
@@ -62,6 +80,20 @@ def short_names(names: Sequence[str]) -> list[str]:
     while all(len(parts) > 1 for parts in split) and len({parts[-1] for parts in split}) == 1:
         split = [parts[:-1] for parts in split]
     return ["/".join(parts) for parts in split]
+
+
+def _bare(chosen: Sequence[Known]) -> str:
+    """Why there is nothing to show, and what to do; nothing if any of the runs has a round."""
+    if any(known.done or known.record for known in chosen):
+        return ""
+    if any(known.under_way for known in chosen):
+        return "No round is over yet. Figures appear with the first one, by themselves."
+    begun = "There is no round in metrics.jsonl, so there is nothing to show."
+    if any((known.path / "state").is_dir() for known in chosen):
+        return f"{begun} A run that was stopped goes on with --resume; roles that are processes, when they are started."
+    return (
+        f"{begun} If it was a run, begin it anew; if the folder is of something else, name another: cvfl board FOLDER."
+    )
 
 
 def _mark(known: Known) -> str:
@@ -101,7 +133,9 @@ def _one(known: Known, run: Run) -> list[Card]:
         Card(
             f"Test {metric_label(known.metric)}" if known.metric else "Metric",
             scores([value])(value) if value is not None else NOTHING,
-            (rows and f"rows: {rows}") or ("newest evaluation" if value is not None else "not evaluated yet"),
+            (value is not None and metric_note(run))
+            or (rows and f"rows: {rows}")
+            or ("newest evaluation" if value is not None else "not evaluated yet"),
         ),
         Card("Loss", scores([loss])(loss) if loss is not None else NOTHING, "on the newest batch"),
         Card("Sent in all", f"{mb(sent.total)} MB", shares(sent.purposes) if sent.total else ""),
@@ -134,8 +168,20 @@ def _back(one: Attendance) -> str:
 
 def _results(series: Sequence[Series]) -> Table:
     found = next(part for part in results_section(Comparison(tuple(series))).parts if isinstance(part, Table))
-    note = "Bold is the best of a column. A run that is not over takes no part in that."
+    guessed = f" {ESTIMATES}" * any(one.randomised for one in series)
+    note = f"Bold is the best of a column. A run that is not over takes no part in that.{guessed}"
     return replace(found, note=note)
+
+
+def _tallied(
+    tallies: Sequence[tuple[Text, Tally]],
+    table: Callable[[Sequence[tuple[Text, Tally]]], Table],
+    about: str,
+    shown: bool,
+) -> list[Details]:
+    """A table of what adds up over rounds, as the report has it; nothing where no run tells."""
+    found = table(tallies)
+    return [Details(replace(found, note=about), shown=shown)] if found.groups else []
 
 
 def _bytes(one: Series) -> dict[str, Any]:

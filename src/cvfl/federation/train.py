@@ -23,12 +23,12 @@ from cvfl.federation.rows.load import Loaded, load_data, with_told_labels
 from cvfl.federation.start import Start
 from cvfl.federation.told_labels.holder import account_of, by_true_labels, told_outputs
 from cvfl.federation.told_labels.private import fit_private, private_of, scores_of, write_private
-from cvfl.federation.watch.alarms import Alarms, alarms_of, joined
 from cvfl.federation.watch.divergence import Divergence
 from cvfl.privacy.account import check_accountant
 from cvfl.protocol import Recipe
 from cvfl.protocol.learning.metrics import headline
 from cvfl.protocol.recipe import MakeModel
+from cvfl.runs.alarms import Alarms, alarms_of, joined
 from cvfl.runs.bundle import Bundle
 from cvfl.runs.directory import PARAMETERS, RunDirectory, alignment, fingerprint, round_line, split_name
 from cvfl.runs.journal import Journal

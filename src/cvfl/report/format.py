@@ -58,7 +58,7 @@ def change(value: float) -> str:
 
 def amount(value: float) -> str:
     """A quantity of any size to three digits: 0.0123, 4.56, 789, 12,345, 1.2×10⁷."""
-    if math.isnan(value):
+    if not math.isfinite(value):
         return "NaN"
     if value == 0 or 1e-3 <= abs(value) < 1e6:
         return f"{value:,.{decimals(value)}f}"

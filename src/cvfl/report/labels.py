@@ -9,7 +9,7 @@ from cvfl.report.format import NOTHING, amount, change, digits, metric_label, pl
 from cvfl.report.html import Section
 from cvfl.report.series import Series
 from cvfl.report.table import Row, Table, Text
-from cvfl.runs.record import LabelAccount
+from cvfl.runs.record import LabelAccount, Summary
 
 _ABOUT = (
     "Every label was randomised by its holder, once, before anybody was told. All that anybody else has got follows "
@@ -20,6 +20,25 @@ _ABOUT = (
     "private model is one that the holder has fitted to the true labels, and scores by; it never leaves the holder."
 )
 _THREE = digits(3)
+ESTIMATE = "estimate, from randomised labels"
+ESTIMATES = (
+    "An estimate is a metric by labels that were told randomised; by the true ones the holder of labels alone has it."
+)
+
+
+def metric_note(run: Summary) -> str:
+    """By which labels the headline metric of a run is, and what else is known of it; nothing if labels are as told."""
+    metric, account = run.metric or "", run.label_privacy
+    if not run.randomised:
+        return ""
+    if run.estimated or account is None:
+        return f"{ESTIMATE}; their holder alone has it by the true ones"
+    known = ["by the true labels"]
+    if account.private and metric in account.private.test:
+        known.append(f"the holder's private model: {score(account.private.test[metric])}")
+    if metric in run.metrics.test:
+        known.append(f"{ESTIMATE}: {score(run.metrics.test[metric])}")
+    return "; ".join(known)
 
 
 def guarantee(account: LabelAccount) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from cvfl.report.format import NOTHING, digits, fixed, megabytes
@@ -154,8 +155,26 @@ def _party_labels(audit: Audit) -> float | None:
     if audit.parties_have_labels:
         return 1.0
     without = [found for found in audit.labels if found.by_party and not {*found.observers} <= {*audit.has_labels}]
-    joint = [one.joint for one in audit.told if one.observer != "server"]
+    joint = [told.joint] if (told := _told_best(audit)) else []
     return max((*joint, *(found.score for found in without)), default=None)
+
+
+def _told_best(audit: Audit) -> ToldFound | None:
+    """The joint attack of the party that learns most by it, where labels were told randomised."""
+    return max((one for one in audit.told if one.observer != "server"), key=lambda one: one.joint, default=None)
+
+
+def _of_joint(part: str) -> Callable[[Audit], float | None]:
+    return lambda audit: getattr(told, part) if (told := _told_best(audit)) else None
+
+
+_BESIDE = {
+    "own columns": _of_joint("own"),
+    "without told labels": _of_joint("without"),
+    "right": _of_joint("right_joint"),
+    "bound": _of_joint("bound"),
+}
+"""What a joint attack is to be read beside."""
 
 
 COLUMNS: dict[str, Callable[[Audit], float | None]] = {
@@ -178,6 +197,10 @@ NOTE = (
     "labels known, at a party from what it gets, and from a party's own columns alone with half of all labels known. "
     "Bits are those of a number of an embedding as sent in training, headers included."
 )
+_TOLD = (
+    " Where labels were told randomised a party's figure is of the joint attack, by them, its own columns and what it "
+    "sees; beside it what it knows without them, the share of labels that it guesses right, and the most it could."
+)
 
 
 def comparison(series: Sequence[Series], title: str = "") -> Table:
@@ -199,7 +222,7 @@ def comparison(series: Sequence[Series], title: str = "") -> Table:
         "Training MB": column([Spread(value) for value in training], megabytes(training)),
         **{name: leakage_column([one for one, _ in audited], name) for name in COLUMNS},
     }
-    return Table.of(columns, title, NOTE)
+    return Table.of(columns, title, NOTE + _TOLD * any(audit.told for _, audit in audited))
 
 
 def leakage_column(series: Sequence[Series], name: str) -> list[Cell]:
@@ -207,11 +230,19 @@ def leakage_column(series: Sequence[Series], name: str) -> list[Cell]:
     cells = column([_figure(one, COLUMNS[name]) for one in series], _THREE)
     for n, one in enumerate(series):
         audit = one.first.audit
+        if name == "Party: labels" and isinstance(cell := cells[n], Value):
+            cells[n] = replace(cell, about=_beside(one))
         if audit and name == "Party: labels" and audit.parties_have_labels:
             cells[n] = HAS_THEM
         if audit and name.startswith("Server") and "server" in audit.blind:
             cells[n] = BLIND
     return cells
+
+
+def _beside(one: Series) -> list[str]:
+    """What the attacker of a joint attack knows without told labels, and how often it is right and may be."""
+    means = {name: _figure(one, part) for name, part in _BESIDE.items()}
+    return [f"{name} {_THREE(found.mean)}" for name, found in means.items() if found]
 
 
 def _figure(one: Series, figure: Callable[[Audit], float | None]) -> Spread | None:

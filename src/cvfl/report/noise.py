@@ -12,7 +12,7 @@ from cvfl.report.series import Series
 from cvfl.report.table import Table, Text
 
 _ABOUT = (
-    "Every embedding that left a party was clipped to a norm and given Gaussian noise. By what is released of a row, "
+    "Every embedding that left a party was clipped to a norm and given noise. By what is released of a row, "
     "one who knows everything else, models included, tells whether its columns are these or others no better than "
     "(ε, δ) allows. Small is private; an ε of 10 or more promises little. Each release counts: a training row's in "
     "every epoch, a held-out row's in every evaluation. Labels, and what a model learnt from a row, are not covered."
@@ -50,8 +50,9 @@ def noise_section(series: Sequence[Series]) -> Section:
     for n, one in enumerate(series):
         if account := one.first.account:
             where = f" in the sum of {account.parties}" if account.shared else ""
-            noise = f"norm at most {account.clip:g}, noise {account.noise:g} of it{where}, δ {plain(account.delta)}"
-            about = f"{noise}; ε at one party is against {account.against}"
+            kind = "Skellam" if account.shared else "Gaussian"
+            noise = f"{kind} noise {account.noise:g} of it{where}, δ {plain(account.delta)}"
+            about = f"norm at most {account.clip:g}, {noise}; ε at one party is against {account.against}"
             kinds = {"training row": account.training, "held-out row": account.held_out}
             rows = [row for kind, spent in kinds.items() for row in _rows(kind, spent)]
             groups.append((Text(one.label, colour=colour(n), about=about), rows))

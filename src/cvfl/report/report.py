@@ -15,7 +15,7 @@ from cvfl.report.analysis import analysis_sections
 from cvfl.report.certificate import certificate_section, is_certified
 from cvfl.report.format import NOTHING, amount, megabytes, metric_label, share
 from cvfl.report.html import Details, Figures, Heading, Page, Section, write_page
-from cvfl.report.labels import labels_section
+from cvfl.report.labels import ESTIMATE, labels_section
 from cvfl.report.leakage import comparison, run_tables
 from cvfl.report.noise import noise_section
 from cvfl.report.references import references_section
@@ -125,6 +125,7 @@ def _lede(runs: Sequence[Run]) -> str:
 
 def _learning(series: Sequence[Series], idents: Iterator[str], study: StudyPart | None) -> Section:
     about = "Bands are one standard deviation over seeds." if any(len(one.runs) > 1 for one in series) else ""
+    guessed = f"Of labels that were told randomised: {ESTIMATE}. " if any(one.randomised for one in series) else ""
     drawn = [replace(one, about=about) for one in study.drawn] if study else []
     evaluated = dict.fromkeys(one.first.metric for one in series if _evaluated(one, one.first.metric))
     for metric in (name for name in evaluated if name and not (study and study.drawn and name == study.metric)):
@@ -133,9 +134,11 @@ def _learning(series: Sequence[Series], idents: Iterator[str], study: StudyPart 
             Drawn(
                 f"{_upper(name)} by megabytes sent",
                 figures.metric_by_megabytes(series, metric, name, next(idents)),
-                f"All bytes so far: training, evaluation, alignment and set-up. {about}",
+                f"{guessed}All bytes so far: training, evaluation, alignment and set-up. {about}",
             ),
-            Drawn(f"{_upper(name)} by epoch", figures.metric_by_epoch(series, metric, name, next(idents)), about),
+            Drawn(
+                f"{_upper(name)} by epoch", figures.metric_by_epoch(series, metric, name, next(idents)), guessed + about
+            ),
         ]
     if any(one.first.history for one in series):
         averaged = any(len(one.first.history) > POINTS for one in series)

@@ -12,7 +12,6 @@ from statistics import fmean
 from cvfl.protocol.learning.metrics import BETTER_LOW
 from cvfl.report.colours import colour
 from cvfl.report.format import (
-    NOT_RECORDED,
     NOTHING,
     Form,
     amount,
@@ -26,6 +25,7 @@ from cvfl.report.format import (
     times,
 )
 from cvfl.report.html import Card, Details, Section
+from cvfl.report.labels import ESTIMATE, ESTIMATES, metric_note
 from cvfl.report.leakage import HEADLINES, leakage_column
 from cvfl.report.noise import noise_card, what_epsilon_is
 from cvfl.report.series import Series, Spread
@@ -83,7 +83,6 @@ BYTES = {
     "total": "Total MB",
 }
 """Bytes by what they were for, as tables head them."""
-_REDUCTIONS = {"Reduction": Comparison.reduction, "Training frames only": Comparison.training_reduction}
 
 
 def headline(compared: Comparison) -> list[Card]:
@@ -100,7 +99,8 @@ def _one(one: Series) -> list[Card]:
         Card(
             f"Test {metric_label(one.first.metric)}",
             score(test.mean) if test else NOTHING,
-            f"training rows, as last seen: {score(train.mean)}" if train else "not evaluated",
+            metric_note(one.first)
+            or (f"training rows, as last seen: {score(train.mean)}" if train else "not evaluated"),
         ),
         Card("Sent in all", f"{mb(sent.total)} MB", shares(sent.purposes)),
         Card("Sent in training", f"{mb(sent.training)} MB", f"{mb(sent.up)} up, {mb(sent.down)} down"),
@@ -115,12 +115,14 @@ def _one(one: Series) -> list[Card]:
 
 def _many(compared: Comparison) -> list[Card]:
     complete = [one for one in compared.series if one.completed and one.sent().total > 0]
-    reached = {one.label: s.mean for one in complete if (s := _scores(one, "test")) and not math.isnan(s.mean)}
+    known = [one for one in complete if not one.estimated] or complete  # an estimate is better than nothing alone
+    reached = {one.label: s.mean for one in known if (s := _scores(one, "test")) and not math.isnan(s.mean)}
     name, cards = metric_label(compared.metric), []
     if reached and compared.metric:
         best = _better(compared.metric)(reached.values())
         winners = [label for label, value in reached.items() if score(value) == score(best)]
-        cards.append(Card(f"Best test {name}", score(best), ", ".join(winners)))
+        estimate = f"; {ESTIMATE}" * all(one.estimated for one in known)
+        cards.append(Card(f"Best test {name}", score(best), f"{', '.join(winners)}{estimate}"))
     if not complete:
         return cards
     least = _cheapest(complete, reached, compared.metric)
@@ -152,13 +154,15 @@ def results_section(compared: Comparison) -> Section:
     if many:
         about.append("Bold is the best of a column.")
     if compared.baseline:
-        about.append(f"Reduction compares all bytes with those of “{compared.baseline.label}”.")
+        about.append(f"Reduction compares bytes with those of “{compared.baseline.label}”.")
     if not all(one.sent().whole for one in compared.series):
         about.append("Where alignment and set-up were not recorded, the total is without them.")
     if any(one.first.account for one in compared.series):
         about.append(what_epsilon_is(compared.series))
     if any(one.first.audit for one in compared.series):
         about.append("What a server or a party could learn of columns and labels is under Leakage.")
+    if any(one.randomised for one in compared.series):
+        about.append(ESTIMATES)
     if seeds:
         about.append("Runs that differ in nothing but their seed are shown as mean ± standard deviation.")
     if any(compared.elsewhere(one) for one in compared.series):
@@ -187,19 +191,14 @@ def _columns(
             for one, n in zip(series, colours, strict=True)
         ],
         f"Test {name}": _score_column(compared, series, "test", fair),
-        f"Training {name}, as last seen": _score_column(compared, series, "train", fair),
+        "Training, as last seen": _score_column(compared, series, "train", fair),
         "Rounds": [f"{one.first.rounds:,}" for one in series],
     }
     if any(one.first.account for one in series):
         columns["ε"] = _column([one.spread(_epsilon) for one in series], amount)
-    for part, head in BYTES.items():
-        figure = attrgetter(f"sent.{part}")
-        values = [one.spread(figure) for one in series]
-        form = megabytes(value.mean for value in values if value)
-        columns[head] = _column(values, form, min, fair, missing=NOT_RECORDED)
-    for head, factor in _REDUCTIONS.items() if compared.baseline else ():
-        factors = [factor(compared, one) for one in series]
-        columns[head] = _column([None if r is None else Spread(r) for r in factors], times, max, fair)
+    columns["Total MB"] = _bytes_column(series, fair)
+    if compared.baseline:
+        columns["Reduction"] = _reduction_column(compared, series, fair)
     if any(one.first.audit for one in series):
         columns |= {name: leakage_column(series, name) for name in HEADLINES}
     seconds = [one.spread(attrgetter("seconds")) for one in series]
@@ -207,16 +206,42 @@ def _columns(
     return columns
 
 
+def _bytes_column(series: Sequence[Series], fair: Sequence[bool]) -> list[Cell]:
+    """All bytes, and below them those of training."""
+    values = [one.spread(attrgetter("sent.total")) for one in series]
+    form = megabytes(value.mean for value in values if value)
+    training = megabytes(one.sent().training for one in series)
+    about = [f"training {training(one.sent().training)}" for one in series]
+    return _with(_column(values, form, min, fair), about)
+
+
+def _reduction_column(compared: Comparison, series: Sequence[Series], fair: Sequence[bool]) -> list[Cell]:
+    """How many times fewer bytes than the baseline's, and below that the same of training frames only."""
+    all_frames, training = (
+        [None if (found := factor(one)) is None else Spread(found) for one in series]
+        for factor in (compared.reduction, compared.training_reduction)
+    )
+    about = [f"training {times(one.mean)}" if one else "" for one in training]
+    return _with(_column(all_frames, times, max, fair), about)
+
+
+def _with(cells: Sequence[Cell], about: Sequence[str]) -> list[Cell]:
+    """Cells with a line below each."""
+    both = zip(cells, about, strict=True)
+    return [replace(cell, about=[line]) if isinstance(cell, Value) and line else cell for cell, line in both]
+
+
 def _score_column(compared: Comparison, series: Sequence[Series], part: str, fair: Sequence[bool]) -> list[Cell]:
+    """Runs of different tasks have nothing to compare, and each value needs its name."""
     values = [_scores(one, part) for one in series]
     form = scores(value.mean for value in values if value)
-    if compared.metric:
-        return _column(values, form, _better(compared.metric), fair)
-    # Runs of different tasks: nothing to compare, and each value needs its name.
-    cells = zip(_column(values, form), series, strict=True)
-    return [
-        replace(cell, unit=metric_label(one.first.metric)) if isinstance(cell, Value) else cell for cell, one in cells
-    ]
+    better = _better(compared.metric) if compared.metric else None
+    guessed = [one.estimated if part == "test" else one.randomised for one in series]
+    known = [is_fair and not guess for is_fair, guess in zip(fair, guessed, strict=True)]
+    cells = _with(_column(values, form, better, known), ["estimate" * guess for guess in guessed])
+    names = ["" if compared.metric else metric_label(one.first.metric) for one in series]
+    both = zip(cells, names, strict=True)
+    return [replace(cell, unit=name) if isinstance(cell, Value) else cell for cell, name in both]
 
 
 def _column(
@@ -235,7 +260,7 @@ def _column(
 
 
 def _scores(one: Series, part: str) -> Spread | None:
-    return one.spread(lambda run: getattr(run.metrics, part).get(run.metric))
+    return one.spread(lambda run: (run.tested if part == "test" else getattr(run.metrics, part)).get(run.metric or ""))
 
 
 def _epsilon(run: Run) -> float | None:

@@ -10,9 +10,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import fmean
 
 from cvfl.runs.record import CompressionError, Round, Run, Sent
+from cvfl.runs.tally import Tally
 
 _SEEDS = ("seed", "data.split_seed")
 POINTS = 120
@@ -53,10 +55,25 @@ class Series:
         """Names of the held-out rows of the runs, as far as they were recorded."""
         return frozenset(run.split for run in self.runs if run.split)
 
+    @cached_property
+    def tally(self) -> Tally:
+        """What adds up over the rounds of the first run."""
+        return Tally.of(self.first.history)
+
     @property
     def completed(self) -> bool:
         """Whether the runs reached their last round; a series never mixes."""
         return self.first.completed
+
+    @property
+    def randomised(self) -> bool:
+        """Whether metrics by told labels are estimates, in any of the runs."""
+        return any(run.randomised for run in self.runs)
+
+    @property
+    def estimated(self) -> bool:
+        """Whether metrics of test rows are estimates, in any of the runs."""
+        return any(run.estimated for run in self.runs)
 
     @property
     def lossy(self) -> bool:

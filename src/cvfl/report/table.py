@@ -13,12 +13,13 @@ from cvfl.report.series import Spread
 
 @dataclass(frozen=True)
 class Value:
-    """A number with its deviation, the way to write both, a mark for the best of a column, and a unit."""
+    """A number with its deviation, the way to write both, a mark for the best of a column, a unit, and notes."""
 
     spread: Spread
     form: Form
     best: bool = False
     unit: str = ""
+    about: Sequence[str] = ()
 
     @property
     def mean(self) -> str:
@@ -32,7 +33,8 @@ class Value:
         return f"{'' if deviation is None else f' ± {self.form(deviation)}'}{self.unit and f' {self.unit}'}"
 
     def __str__(self) -> str:
-        return f"**{self.mean}**{self.rest}" if self.best else f"{self.mean}{self.rest}"
+        about = f" ({', '.join(self.about)})" if self.about else ""
+        return f"**{self.mean}**{self.rest}{about}" if self.best else f"{self.mean}{self.rest}{about}"
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,15 @@ from cvfl.report.series import Series
 from cvfl.report.table import Row, Table, Text
 from cvfl.runs.record import Sent
 
+ALL = "all parties"
+
 
 def bytes_table(series: Sequence[Series]) -> Table:
-    """MB of every party of every series by what they were for."""
+    """MB of every party of every series by what they were for, and of all parties."""
     parties = [sent for one in series for sent in one.by_party().values()]
     mb = megabytes([value for sent in parties for value in (sent.up, sent.down, sent.evaluation)])
     groups = [
-        (named(one, n), [_bytes_row(name, sent, mb) for name, sent in one.by_party().items()])
+        (named(one, n), [_bytes_row(name, sent, mb) for name, sent in [*one.by_party().items(), (ALL, one.sent())]])
         for n, one in enumerate(series)
     ]
     return Table("Bytes by party", ("Party", *BYTES.values()), groups=groups)

@@ -1,17 +1,17 @@
-"""What the server saw of each party's embeddings, and the largest norms of messages, as a report shows them."""
+"""What the server saw of each party's embeddings, and the largest norms of messages, as pages show them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cvfl.report.colours import colour
 from cvfl.report.format import NOTHING, amount
 from cvfl.report.html import Section
 from cvfl.report.series import Series
 from cvfl.report.table import Row, Table, Text
-from cvfl.runs.record import Look, Run
+from cvfl.report.tables import named
+from cvfl.runs.tally import Tally
 
-_ABOUT = (
+SEEN = (
     "Of the embeddings that each party sent for training, as the server decoded them, between two evaluations: their "
     "mean norm at first and last, the longest row, the spread about their mean as a share of their size (0: all rows "
     "are the same), and how far the mean turned at most between two evaluations (0: not at all, 1: into another)."
@@ -25,24 +25,26 @@ _HEAD = ("Party", "Norm at first", "Norm at last", "Longest row", "Spread at las
 
 def watch_section(series: Sequence[Series]) -> Section:
     """For each run what was seen of its parties, and what limits would have had to allow."""
-    named = [(Text(one.label, colour=colour(n)), one.first) for n, one in enumerate(series)]
-    looks = [(name, rows) for name, run in named if (rows := [*_rows(run)])]
-    norms = [(name, [(kind, amount(found)) for kind, found in run.largest.items()]) for name, run in named]
-    tables: list[str | Table] = [_ABOUT, Table("Embeddings", _HEAD, groups=looks)] if looks else []
-    tables += [_LARGEST, Table("Largest norms", ("Of", "Norm"), groups=norms)]
-    return Section("Embeddings", [*tables])
+    seen = seen_table([(named(one, n), one.tally) for n, one in enumerate(series)])
+    norms = [
+        (named(one, n), [(kind, amount(found)) for kind, found in one.first.largest.items()])
+        for n, one in enumerate(series)
+    ]
+    tables: list[str | Table] = [SEEN, seen] if seen.groups else []
+    return Section("Embeddings", [*tables, _LARGEST, Table("Largest norms", ("Of", "Norm"), groups=norms)])
 
 
-def _rows(run: Run) -> Iterator[Row]:
-    for party in run.sent.by_party:
-        seen: list[Look] = [line.embeddings[party] for line in run.history if party in line.embeddings]
-        if seen:
-            turns = [one.turn for one in seen if one.turn is not None]
-            spread = seen[-1].spread
-            figures = (seen[0].norm, seen[-1].norm, max(one.largest for one in seen))
-            yield (
-                party,
-                *map(amount, figures),
-                NOTHING if spread is None else amount(spread),
-                amount(max(turns)) if turns else NOTHING,
-            )
+def seen_table(runs: Sequence[tuple[Text, Tally]]) -> Table:
+    """Figures of each party's embeddings; a run in which nothing was seen of them is left out."""
+    return Table("Embeddings", _HEAD, groups=[(name, [*_rows(tally)]) for name, tally in runs if tally.seen])
+
+
+def _rows(tally: Tally) -> Iterator[Row]:
+    for party, seen in tally.seen.items():
+        spread = seen.last.spread
+        yield (
+            party,
+            *map(amount, (seen.first.norm, seen.last.norm, seen.longest)),
+            NOTHING if spread is None else amount(spread),
+            NOTHING if seen.turn is None else amount(seen.turn),
+        )

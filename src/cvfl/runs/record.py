@@ -6,6 +6,7 @@ run directories of older and of newer versions can be read.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
@@ -259,6 +260,22 @@ class Summary(Record):
         """Metrics of test rows by their true labels, as far as they are recorded here; else those that there are."""
         own = self.label_privacy and self.label_privacy.scores
         return own.test if own else self.metrics.test
+
+    @property
+    def randomised(self) -> bool:
+        """Whether all but their holder were told randomised labels, so that metrics by these are estimates."""
+        return self.label_privacy is not None or tells_randomised(self.config)
+
+    @property
+    def estimated(self) -> bool:
+        """Whether its metrics of test rows are such estimates: those by true labels are not recorded here."""
+        return self.randomised and not (self.label_privacy and self.label_privacy.scores)
+
+
+def tells_randomised(config: Mapping[str, Any]) -> bool:
+    """Whether labels are randomised before they are told, by a configuration."""
+    privacy = config.get("privacy")
+    return isinstance(privacy, Mapping) and privacy.get("label_epsilon") is not None
 
 
 class Run(Summary):

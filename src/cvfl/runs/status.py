@@ -19,6 +19,7 @@ from typing import Any, Literal
 import psutil
 from pydantic import Field, ValidationError
 
+from cvfl.runs.alarms import joined
 from cvfl.runs.journal import write_whole
 from cvfl.runs.progress import Progress
 from cvfl.runs.record import Record
@@ -125,7 +126,8 @@ class StatusFile:
     def round(self, progress: Progress) -> None:
         """A round is over."""
         told = {"rounds": progress.rounds, "round": progress.report.t0, "metric": progress.metric}
-        self.tell("training", step="", **told, **({"note": progress.note} if progress.note else {}))
+        known = self._values.get("note", "")
+        self.tell("training", step="", note=joined(known, progress.note), **told)
 
     def look(self, names: Sequence[str], missing: Sequence[str], awaited: Mapping[str, int]) -> None:
         """Who is connected, and of whom a message is due, with how many of theirs have come."""

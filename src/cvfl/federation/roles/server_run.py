@@ -23,12 +23,12 @@ from cvfl.federation.start import Start
 from cvfl.federation.state import ALIGNMENT, State
 from cvfl.federation.told_labels.holder import account_of
 from cvfl.federation.train import RunResult
-from cvfl.federation.watch.alarms import Alarms, alarms_of, joined
 from cvfl.federation.watch.divergence import Divergence
 from cvfl.privacy.account import check_accountant
 from cvfl.protocol import Recipe
 from cvfl.protocol.learning.metrics import headline
 from cvfl.runs import directory as record
+from cvfl.runs.alarms import Alarms, alarms_of, joined
 from cvfl.runs.journal import Journal
 from cvfl.runs.progress import Progress
 from cvfl.runs.summary import summarise

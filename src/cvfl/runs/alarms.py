@@ -92,6 +92,14 @@ def alarms_of(lines: Sequence[Mapping[str, Any]]) -> Alarms:
     return alarms
 
 
+_BETWEEN = " · "
+
+
 def joined(*lines: str) -> str:
     """Lines as one, without those that say nothing."""
-    return " · ".join(line for line in lines if line)
+    return _BETWEEN.join(line for line in lines if line)
+
+
+def parted(line: str) -> list[str]:
+    """The lines of one that was joined."""
+    return line.split(_BETWEEN) if line else []
