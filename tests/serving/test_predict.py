@@ -197,6 +197,7 @@ def test_what_is_asked_wrongly_is_said_in_one_line(run, new, tmp_path):
         (["--party", "bank", *out], "--party takes NAME=..., not 'bank'"),
         ([*bank, "--query", "bank=select 1", *out], "--query bank: it needs --party bank=URL"),
         ([*bank, "--party", "shop=none.csv", *out], "none.csv is not there"),
+        ([*bank, "--out", str(paths["bank"])], "bank.csv exists already; choose another name or use --force"),
         ([*bank, "--out", "scores.txt"], "scores.txt: scores are written as .csv, .parquet, .pq; name the file so"),
     ):
         found = command(run, *words)
