@@ -27,15 +27,15 @@ from cvfl.federation.roles.party import PartyRole
 from cvfl.federation.roles.server import ServerRole
 from cvfl.federation.state import kept_secret
 from cvfl.runs.actions import ActionLog
-from cvfl.runs.bundle import PartyBundle, ServerBundle
+from cvfl.runs.bundle import PartyBundle, ServerBundle, needed, server_module
 from cvfl.runs.witness import PredictionRecorder
 from cvfl.runtime import RoundReport
 from cvfl.runtime.observed import ObservedParty, ObservedServer
 from cvfl.scratch import Scratch
-from cvfl.serving.bundles import read_bundles, recorded_run
+from cvfl.serving.bundles import Bundles, read_bundles, recorded_run
 from cvfl.serving.consent import prediction_consent
 from cvfl.serving.newrows import NewLabels, NewRows
-from cvfl.serving.rows import source_of
+from cvfl.serving.rows import DOES, LEARN, source_of
 from cvfl.types import OnStep
 from cvfl.wire.control import Offer
 
@@ -81,6 +81,7 @@ class PartyPrediction:
             raise DataError(f"{self.model}: there is no model of {self.name}; name its folder with --model")
         bundle, folder = bundles.parties[self.name], self.stack.enter_context(Scratch()).path
         check_terms(self.config, bundle, self.model)
+        check_needed(bundles, self.without)
         self.rows = NewRows(self.config, bundles, self.name, self._table(bundle), self.on_step, self.without)
         offer = Offer(width=bundle.width, compressor=bundle.compressor, label=self.rows.label)
         terms = prediction_terms(self.config, bundle.run, self.without)
@@ -137,6 +138,7 @@ class ServerPrediction:
             raise DataError(f"{self.model}: there is no server model; name the run directory with --model")
         if bundles is not None and bundles.server is not None:
             check_terms(self.config, bundles.server, self.model)
+            check_needed(bundles, self.without)
         run = bundles.server.run if bundles and bundles.server else recorded_run(self.model)[0]
         rows, folder = NewLabels(self.config, names, bundles), self.stack.enter_context(Scratch()).path
         terms = prediction_terms(self.config, run, self.without)
@@ -182,12 +184,20 @@ def check_without(config: RunConfig, without: Sequence[str], own: str = "") -> N
     if strange := [name for name in without if name not in config.party]:
         raise ConfigError(f"--without: there is no party {strange[0]!r}{suggest(strange[0], config.party)}")
     if not does_without(config):
-        raise ConfigError("--without: this model needs every party: one that was trained with [absence] rate does not")
+        raise ConfigError(f"--without: this model needs every party: {DOES}")
     rest = [name for name in config.party if name not in without]
     if own in without or not rest:
         raise ConfigError(f"--without: {own or 'every party'} is left out, and would have nothing to do")
     if config.privacy.relayed and rest == [config.privacy.labels]:
         raise ConfigError(f"--without: {rest[0]} alone has all that it needs: take `cvfl predict` there")
+
+
+def check_needed(bundles: Bundles, without: Sequence[str]) -> None:
+    """Refuse to leave out parties that the model of the role that scores never learned to do without."""
+    if without and bundles.server is not None:
+        never = needed(bundles.server, server_module(bundles.server, bundles.folders["server"]))
+        if lost := [name for name in without if name in never]:
+            raise ConfigError(f"--without: this model needs {lost[0]}, whom every row of its training had; {LEARN}")
 
 
 def check_terms(config: RunConfig, bundle: PartyBundle | ServerBundle, model: Path) -> None:

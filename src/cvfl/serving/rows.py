@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,10 @@ OUTPUTS = ("score", "class", "value")
 """Names that an id column may not have in the result."""
 PARTIES = "parties"
 """The column that says which parties a score is by, where not all are needed."""
+DOES = 'one that was trained with absence.rate, or with data.alignment = "outer", does not'
+"""What a model that needs every party lacks."""
+LEARN = "train with absence.rate to do without"
+"""What to do where every row of training had a party."""
 NOT_HELD = -1
 """The place of a row that is not in a table."""
 
@@ -97,8 +101,13 @@ def shared_rows(tables: Mapping[str, Table], bundles: Mapping[str, PartyBundle],
     return Shared(id_names(_reading(bundles[first])), texts, found, (*notes, *left_out(sizes, len(texts))))
 
 
-def rows_of_any(tables: Mapping[str, Table], bundles: Mapping[str, PartyBundle], on_step: OnStep) -> Shared:
-    """The rows of the people whom any of these parties holds: those of the first one's table, then further ones."""
+def rows_of_any(
+    tables: Mapping[str, Table], bundles: Mapping[str, PartyBundle], on_step: OnStep, needed: Sequence[str] = ()
+) -> Shared:
+    """The rows of the people whom any of these parties holds: those of the first one's table, then further ones.
+
+    Those that one of the `needed` parties does not hold are left out, and counted.
+    """
     first = next(iter(tables))
     if _reading(bundles[first]).alignment == "aligned":
         return _as_they_are(tables)
@@ -113,7 +122,23 @@ def rows_of_any(tables: Mapping[str, Table], bundles: Mapping[str, PartyBundle],
         name: np.fromiter((own.get(text, NOT_HELD) for text in texts), np.int64, len(texts))
         for name, own in held.items()
     }
+    everyone, scored = len(texts), np.ones(len(texts), dtype=np.bool_)
+    for name in needed:
+        scored &= places[name] != NOT_HELD
+    texts = [text for text, kept in zip(texts, scored, strict=True) if kept]
+    places = {name: rows[scored] for name, rows in places.items()}
+    notes += without_score(everyone, len(texts), needed)
     return Shared(id_names(_reading(bundles[first])), texts, places, notes)
+
+
+def without_score(everyone: int, scored: int, needed: Sequence[str]) -> tuple[str, ...]:
+    """One line of the rows that lack a party for which nothing was learned; if all do there is nothing to predict."""
+    who = " and ".join(needed) or "a party that does not hold them"
+    if everyone and not scored:
+        raise DataError(f"none of {everyone:,} rows has a score: this model needs {who}; {LEARN}")
+    if everyone == scored:
+        return ()
+    return (f"left out, since this model needs {who}: {everyone - scored:,} of {everyone:,} rows; {LEARN}",)
 
 
 def own_ids(table: Table, bundle: PartyBundle, on_step: OnStep) -> tuple[dict[str, int], tuple[str, ...]]:

@@ -19,6 +19,7 @@ from cvfl.config.sections import id_columns
 from cvfl.data.tables.prepare import Preparation
 from cvfl.federation.agreement.terms import digest_of, terms_of
 from cvfl.protocol import Loss, Party, PartyMachine, Recipe, Server, Units
+from cvfl.protocol.absence import StandIns
 from cvfl.protocol.learning.decision import Decided
 from cvfl.runs.bundle import Bundle, PartyBundle, Reading, ServerBundle, columns_of, write_bundle
 from cvfl.runs.directory import fingerprint, versions
@@ -99,7 +100,8 @@ class BundleMaker:
         blank = [torch.zeros(1, width, dtype=server.plan.dtype, device=server.plan.device) for width in self._widths]
         with torch.no_grad():
             outputs = model.eval()(blank).numel()
-        return self.server(fingerprint(model), outputs, classes, server.labels.units, decided_of(server), own_model)
+        units, decided = server.labels.units, decided_of(server)
+        return self.server(fingerprint(model), outputs, classes, units, decided, own_model, self._learned(model))
 
     def server(
         self,
@@ -109,8 +111,9 @@ class BundleMaker:
         units: Units,
         decided: Decided,
         own_model: bool = False,
+        learned: tuple[str, ...] | None = None,
     ) -> ServerBundle:
-        """That of a server model whose weights have this hash."""
+        """That of a server model whose weights have this hash; it was `learned` what stands for these parties."""
         return ServerBundle(
             **self._common("server", parameters),
             model=None if own_model else self.config.server_model,
@@ -118,12 +121,18 @@ class BundleMaker:
             widths=self._widths,
             first_layer=self.recipe.parted,
             stand_ins=self.recipe.plan.stands_in,
+            learned=learned,
             outputs=outputs,
             loss=self.recipe.plan.loss,
             classes=tuple(classes),
             units=units,
             decided=decided,
         )
+
+    def _learned(self, model: nn.Module) -> tuple[str, ...] | None:
+        if not isinstance(model, StandIns):
+            return None
+        return tuple(name for name, trained in zip(self.recipe.names, model.learned, strict=True) if trained)
 
     @property
     def _widths(self) -> tuple[int, ...]:

@@ -114,8 +114,11 @@ def read_inference(body: Any) -> tuple[Any, str | None]:
 
 
 def _some(reply: Reply, names: Sequence[str]) -> None:
-    """A request of which no id is known is an error of its own."""
+    """A request of which no id has a score is an error of its own."""
     if all(row < 0 for row in reply.rows):
+        if all(set(who) <= set(reply.away) for who in reply.unknown):
+            awaited = sorted({m for who in reply.unknown for m in who})
+            raise DoorError(503, "party_away", absent([names[m - 1] for m in awaited]))
         why = sorted({_why(who, names, reply.away) for who in reply.unknown})
         raise DoorError(404, "unknown_ids", f"no id has a score: {'; '.join(why)}")
 
@@ -123,8 +126,9 @@ def _some(reply: Reply, names: Sequence[str]) -> None:
 def _why(unknown: tuple[int, ...], names: Sequence[str], away: Sequence[int]) -> str:
     if 0 in unknown:
         return "its score is not finite"
-    said = f"unknown at {' and '.join(names[m - 1] for m in unknown if m not in away)}"
-    return f"{said}, and {absent([names[m - 1] for m in away])}" if away else said
+    asked = [names[m - 1] for m in unknown if m not in away]
+    said = [f"unknown at {' and '.join(asked)}"] if asked else []
+    return ", and ".join(said + ([absent([names[m - 1] for m in away])] if away else []))
 
 
 def absent(names: Sequence[str]) -> str:
