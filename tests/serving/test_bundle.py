@@ -54,9 +54,7 @@ def test_two_models_of_one_role_are_refused_unless_they_are_the_same(run, copied
     for path in (copied / PARAMETERS).glob(f"*{MODEL}"):
         path.write_text(path.read_text().replace(run.summary["run"], "0" * 16))
     for places in ([run.path, copied], [copied, run.path]):
-        with pytest.raises(
-            DataError, match=r"bank.model.json: of run .*, and .*: two models of bank"
-        ):
+        with pytest.raises(DataError, match=r"bank.model.json: of run .*, and .*: two models of bank"):
             read_bundles(places)
     (copied / PARAMETERS / f"bank{MODEL}").unlink()
     (copied / PARAMETERS / f"server{MODEL}").unlink()

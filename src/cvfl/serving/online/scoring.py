@@ -28,9 +28,9 @@ class Scoring(NamedTuple):
 
     def chosen(self, told: Sequence[Bits]) -> Bits:
         """The rows that can be scored, by what each party knows: one at least does, and all that the model needs."""
+        chosen: Bits = (np.logical_or if self.bundle.stand_ins else np.logical_and).reduce(told)
         if not self.bundle.stand_ins:
-            return np.logical_and.reduce(told)
-        chosen: Bits = np.logical_or.reduce(told)
+            return chosen
         for name in needed(self.bundle, self.model):
             chosen = chosen & told[self.bundle.names.index(name)]
         return chosen
