@@ -408,7 +408,15 @@ def once(tmp_path_factory):
 def test_a_bundle_of_another_run_is_refused(once, tmp_path, stack):
     run, config, _ = once
     other = train(tables.config(tables.write(tables.frames("binary"), tmp_path / "in"), seed=4), out=tmp_path / "run")
-    with pytest.raises(DataError, match="was trained with other terms than this configuration has"):
+    said = "was trained with other terms than this configuration has: seed = 3 here, 4 in training; take that of"
+    for place in (other.path, other.path / PARAMETERS):
+        with pytest.raises(DataError, match=said):
+            PartyPrediction(config, "bank", place, tmp_path / "other", stack)
+    changed = config.model_copy(update={"local_iterations": 9, "batch_size": 7, "seed": 5, "precision": "float64"})
+    with pytest.raises(DataError, match=r"has: (\w+ = \S+ here, \S+ in training, ){3}and 1 more; take"):
+        PartyPrediction(changed, "bank", run, tmp_path / "other", stack)
+    (other.path / "config.json").unlink()
+    with pytest.raises(DataError, match="than this configuration has; take that of the training"):
         PartyPrediction(config, "bank", other.path, tmp_path / "other", stack)
     mixed = train(
         tables.config(tables.write(tables.frames(first=7), tmp_path / "in")), out=tmp_path / "second"

@@ -10,7 +10,8 @@ parties, the roles may agree that some take no part, which is a term, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from cvfl.config.modes import does_without, scoring_party
 from cvfl.config.schema import RunConfig
 from cvfl.data.tables.sources import open_table
 from cvfl.data.tables.table import Table
-from cvfl.errors import ConfigError, DataError, suggest
+from cvfl.errors import ConfigError, CvflError, DataError, suggest
 from cvfl.federation.agreement.terms import digest_of, log_facts, terms_of
 from cvfl.federation.consent import Consent, Use
 from cvfl.federation.roles.party import PartyRole
@@ -34,6 +35,7 @@ from cvfl.runtime.observed import ObservedParty, ObservedServer
 from cvfl.scratch import Scratch
 from cvfl.serving.bundles import Bundles, read_bundles, recorded_run
 from cvfl.serving.consent import prediction_consent
+from cvfl.serving.earlier import run_config
 from cvfl.serving.newrows import NewLabels, NewRows
 from cvfl.serving.rows import DOES, LEARN, source_of
 from cvfl.types import OnStep
@@ -41,6 +43,10 @@ from cvfl.wire.control import Offer
 
 NEVER = 1 << 30
 """Batches between two checkpoints: nothing is kept, a role that comes back begins with the first batch."""
+
+
+MOST_KEYS = 3
+"""Keys of other terms that are named."""
 
 
 def check_predicts(config: RunConfig) -> None:
@@ -202,8 +208,37 @@ def check_needed(bundles: Bundles, without: Sequence[str]) -> None:
 
 def check_terms(config: RunConfig, bundle: PartyBundle | ServerBundle, model: Path) -> None:
     """Refuse a model that was trained with other terms."""
-    if bundle.terms != digest_of(terms_of(config)):
+    terms = terms_of(config)
+    if bundle.terms != digest_of(terms):
         raise DataError(
-            f"{model}: the model of {bundle.role} was trained with other terms than this configuration has; "
-            "take that of the training, with the new table"
+            f"{model}: the model of {bundle.role} was trained with other terms than this configuration has"
+            f"{_differing(terms, bundle, model)}; take that of the training, with the new table"
         )
+
+
+def _differing(terms: Mapping[str, Any], bundle: PartyBundle | ServerBundle, model: Path) -> str:
+    """The keys that differ, and both values, where the run's own configuration is beside the model."""
+    for folder in (model, model.parent):
+        try:
+            before = terms_of(run_config(folder))
+        except CvflError:
+            continue
+        if digest_of(before) == bundle.terms:
+            was, now = _flat(before), _flat(terms)
+            keys = [key for key in {**now, **was} if was.get(key) != now.get(key)]
+            told = [f"{key} = {_shown(now.get(key))} here, {_shown(was.get(key))} in training" for key in keys]
+            more = f", and {len(told) - MOST_KEYS} more" if len(told) > MOST_KEYS else ""
+            return f": {', '.join(told[:MOST_KEYS])}{more}"
+    return ""
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """A value for each key as it is written in a command."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= _flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": value}
+    return found
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else json.dumps(value, ensure_ascii=False)

@@ -17,6 +17,7 @@ from cvfl.data.tables.spellings import listed
 from cvfl.data.tables.table import Table
 from cvfl.errors import DataError
 from cvfl.runs.bundle import PartyBundle, Reading
+from cvfl.serving.advice import for_new_rows
 from cvfl.types import OnStep
 
 OUTPUTS = ("score", "class", "value")
@@ -96,7 +97,8 @@ def shared_rows(tables: Mapping[str, Table], bundles: Mapping[str, PartyBundle],
         texts = [text for text, kept in zip(texts, there, strict=True) if kept]
         found = {one: rows[there] for one, rows in found.items()} | {name: at[there]}
     if not texts:
-        check_case({name: own_ids(table, bundles[name], on_step)[0] for name, table in tables.items()})
+        with for_new_rows():
+            check_case({name: own_ids(table, bundles[name], on_step)[0] for name, table in tables.items()})
         raise DataError("the tables share no id: nobody is held by every party, so there is nothing to predict")
     return Shared(id_names(_reading(bundles[first])), texts, found, (*notes, *left_out(sizes, len(texts))))
 
@@ -116,7 +118,8 @@ def rows_of_any(
     for name, table in tables.items():
         held[name], more = own_ids(table, bundles[name], on_step)
         notes += more
-    check_case(held)
+    with for_new_rows():
+        check_case(held)
     texts = list(dict.fromkeys(text for own in held.values() for text in own))
     places = {
         name: np.fromiter((own.get(text, NOT_HELD) for text in texts), np.int64, len(texts))
@@ -146,7 +149,8 @@ def own_ids(table: Table, bundle: PartyBundle, on_step: OnStep) -> tuple[dict[st
     on_step(f"{bundle.role}: reading ids", 0, 0)
     known = _reading(bundle)
     table.select(known.id)  # names a column that is not there
-    found = read_ids(table, known.id, known.id_type, known.duplicates)
+    with for_new_rows():
+        found = read_ids(table, known.id, known.id_type, known.duplicates)
     return found.rows, found.notes
 
 
