@@ -6,9 +6,11 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.text import Text
 from typer.testing import CliRunner
 
 import cvfl
@@ -45,6 +47,26 @@ def call(*arguments: object) -> tuple[int, str]:
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.output
+
+
+def helps() -> Iterator[tuple[str, str]]:
+    """Every help text of every command, with where it is."""
+    waiting = [(f"cvfl {name}", loaded(name)) for commands in COMMANDS.values() for name in commands]
+    while waiting:
+        where, command = waiting.pop()
+        waiting += [(f"{where} {name}", one) for name, one in getattr(command, "commands", {}).items()]
+        yield from ((where, text) for text in (command.help, command.epilog) if text)
+        yield from ((f"{where} {one.name}", one.help) for one in command.params if getattr(one, "help", None))
+    yield from ((name, text) for commands in COMMANDS.values() for name, text in commands.items())
+
+
+def test_no_help_text_loses_a_word_in_brackets() -> None:
+    """They are shown by rich, which takes [word] for a style."""
+    texts = list(helps())
+    assert len(texts) > 200
+    for where, text in texts:
+        shown = Text.from_markup(text).plain
+        assert shown == text, where
 
 
 def test_train_leaves_a_complete_run_directory(config: Path, tmp_path: Path) -> None:

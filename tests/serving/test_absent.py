@@ -22,6 +22,7 @@ from cvfl.serving.predict import Predictor
 from serving import tables
 
 pytestmark = pytest.mark.usefixtures("no_pages")
+OUTER = {"id": "person", "test_share": 0.2, "alignment": "outer"}
 AUTO = {"compressor": "auto", "server_compressor": "auto", "rounds": 20}
 
 
@@ -86,7 +87,8 @@ def test_the_command_and_the_frames(run, plain, new, tmp_path):
     refused = CliRunner().invoke(app, [words[0], str(plain), *words[2:]], terminal_width=300)
     assert refused.exit_code != 0
     said = (
-        "the table of bank is missing; this model needs every party: one that was trained with [absence] rate does not"
+        "the table of bank is missing; this model needs every party: one that was trained with absence.rate, or with "
+        'data.alignment = "outer", does not'
     )
     assert said in " ".join(refused.output.split())
     with pytest.raises(DataError, match="no table is given"):
@@ -116,6 +118,60 @@ def test_the_bundle_says_that_it_was_prepared_and_older_ones_are_read(run, plain
     older.write_text(json.dumps(values), encoding="utf-8")
     assert not read_bundle(older).stand_ins
     assert "parties" not in Predictor(read_bundles([plain])).server.names
+
+
+@pytest.fixture(scope="module")
+def outer(tmp_path_factory):
+    """The shop lacks the first rows of the bank, which has all: what stands for the bank is never trained."""
+    folder = tmp_path_factory.mktemp("outer")
+    found = tables.frames()
+    paths = tables.write(found | {"shop": found["shop"].slice(0, 200)}, folder / "in")
+    return train(tables.config(paths, **AUTO, data=OUTER), out=folder / "run", workers=1).path
+
+
+def untold(run, folder):
+    """The same run with a bundle of a version that did not say what was learned."""
+    shutil.copytree(run, folder)
+    path = folder / "parameters" / "server.model.json"
+    values = json.loads(path.read_text(encoding="utf-8"))
+    assert values.pop("learned") == ["shop"]
+    path.write_text(json.dumps(values), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_nothing_stands_for_a_party_that_every_row_of_training_had(told, outer, new, tmp_path):
+    run = outer if told else untold(outer, tmp_path / "run")
+    predictor = Predictor(read_bundles([run]))
+    assert predictor.needed == ("bank",)
+    assert not predictor._model.v[0].any()
+    mixed = {"bank": new["bank"].slice(0, 20), "shop": new["shop"].slice(0, 20)}
+    found = pa.Table.from_batches(predictor.of_tables(tables.write(mixed, tmp_path)))
+    assert found["person"].to_pylist() == mixed["bank"]["person"].to_pylist()
+    assert set(found["parties"].to_pylist()) == {"bank", "bank, shop"}
+    assert predictor.notes == [
+        "left out, since this model needs bank: 10 of 30 rows; train with absence.rate to do without"
+    ]
+    with pytest.raises(DataError, match="the table of bank is missing; this model needs bank, whom every row of its"):
+        scores(run, {"shop": new["shop"]}, tmp_path)
+    apart = {"bank": new["bank"].slice(0, 15), "shop": new["shop"].slice(0, 15)}
+    assert len(scores(run, apart, tmp_path)) == 15
+
+
+def test_where_every_party_had_all_rows_of_training_all_are_needed(new, tmp_path):
+    paths = tables.write(tables.frames(), tmp_path / "in")
+    run = train(tables.config(paths, **AUTO | {"rounds": 1}, data=OUTER), out=tmp_path / "run", workers=1).path
+    apart = {name: table.slice(0, 15) for name, table in new.items()}  # nobody is in both
+    with pytest.raises(DataError, match="none of 30 rows has a score: this model needs bank and shop; train with"):
+        scores(run, apart, tmp_path)
+
+
+def test_what_was_learned_before_counts_in_the_run_that_goes_on(run, tmp_path):
+    paths = tables.write(tables.frames(), tmp_path / "in")
+    config = tables.config(paths, **AUTO | {"rounds": 1}, data=OUTER)
+    after = train(config, start=start_from(run), out=tmp_path / "run", workers=1).path
+    assert read_bundle(run / "parameters" / "server.model.json").learned == ("bank", "shop")
+    assert read_bundle(after / "parameters" / "server.model.json").learned == ("bank", "shop")
 
 
 def test_tensors_of_some_parties():

@@ -96,9 +96,14 @@ class Roles:
         return pa.Table.from_batches(self.parties["bank"].rows.batches())
 
 
-def prepared(tmp_path, kind="binary", **changes):
-    """A trained run, the configuration with tables of new rows, and the scores that one process computes of them."""
-    run = train(tables.config(tables.write(tables.frames(kind), tmp_path / "in"), **changes), out=tmp_path / "run").path
+def prepared(tmp_path, kind="binary", lacks=0, **changes):
+    """A trained run, the configuration with tables of new rows, and the scores that one process computes of them.
+
+    The shop lacks so many rows of training.
+    """
+    old = tables.frames(kind)
+    paths = tables.write(old | {"shop": old["shop"].slice(lacks)}, tmp_path / "in")
+    run = train(tables.config(paths, **changes), out=tmp_path / "run").path
     found = tables.frames(kind, first=1000, rows=70)
     new = {"bank": found["bank"].drop_columns("target").slice(4), "shop": found["shop"].slice(3)}
     paths = tables.write(new, tmp_path / "new")
@@ -157,9 +162,10 @@ PARTLY = {
 @pytest.mark.parametrize("mode", PARTLY)
 def test_rows_of_the_label_holder_are_scored_with_whoever_holds_them(mode, tmp_path, stack, monkeypatch):
     monkeypatch.setattr("cvfl.protocol.rows.BATCH", 2)  # the shop holds none of the last batch
-    run, config, expected, _ = prepared(tmp_path, **PARTLY[mode])
+    run, config, expected, _ = prepared(tmp_path, lacks=100, **PARTLY[mode])
     roles = Roles(config, run, stack)
     roles.run()
+    assert ("shop" in expected[PARTIES].to_pylist()) == mode.startswith("absence")
     expected = expected.filter(pc.match_substring(expected[PARTIES], "bank"))
     assert set(expected[PARTIES].to_pylist()) == {"bank", "bank, shop"}
     found = roles.scores()
@@ -172,6 +178,26 @@ def test_rows_of_the_label_holder_are_scored_with_whoever_holds_them(mode, tmp_p
         len(frame) for name, frame in roles.frames if name == "from shop" and purpose_of(frame) is Purpose.PREDICTION
     }
     assert len(sizes) > 1  # rows that it does not hold are not sent
+
+
+@pytest.mark.parametrize("mode", ["outer", "outer, shared labels"])
+def test_rows_without_a_party_that_all_of_training_had_have_no_score(mode, tmp_path, stack, monkeypatch):
+    monkeypatch.setattr("cvfl.protocol.rows.BATCH", 16)
+    run, config, expected, _ = prepared(tmp_path, **PARTLY[mode])
+    roles = Roles(config, run, stack)
+    roles.run()
+    found = roles.scores()
+    assert set(found[PARTIES].to_pylist()) == {"bank, shop"}
+    assert found.equals(expected.combine_chunks())
+    who = "a party that does not hold them"
+    note = f"left out, since this model needs {who}: 3 of 66 rows; train with absence.rate to do without"
+    assert roles.parties["bank"].rows.notes == [note]
+
+
+def test_a_party_that_all_of_training_had_is_not_left_out(tmp_path, stack):
+    run, config, _, _ = prepared(tmp_path, **PARTLY["outer, shared labels"])
+    with pytest.raises(ConfigError, match="--without: this model needs shop, whom every row of its training had"):
+        ServerPrediction(config, run, tmp_path / "server", stack, without=["shop"])
 
 
 @pytest.fixture(scope="module")
@@ -381,7 +407,15 @@ def once(tmp_path_factory):
 def test_a_bundle_of_another_run_is_refused(once, tmp_path, stack):
     run, config, _ = once
     other = train(tables.config(tables.write(tables.frames("binary"), tmp_path / "in"), seed=4), out=tmp_path / "run")
-    with pytest.raises(DataError, match="was trained with other terms than this configuration has"):
+    said = "was trained with other terms than this configuration has: seed = 3 here, 4 in training; take that of"
+    for place in (other.path, other.path / PARAMETERS):
+        with pytest.raises(DataError, match=said):
+            PartyPrediction(config, "bank", place, tmp_path / "other", stack)
+    changed = config.model_copy(update={"local_iterations": 9, "batch_size": 7, "seed": 5, "precision": "float64"})
+    with pytest.raises(DataError, match=r"has: (\w+ = \S+ here, \S+ in training, ){3}and 1 more; take"):
+        PartyPrediction(changed, "bank", run, tmp_path / "other", stack)
+    (other.path / "config.json").unlink()
+    with pytest.raises(DataError, match="than this configuration has; take that of the training"):
         PartyPrediction(config, "bank", other.path, tmp_path / "other", stack)
     mixed = train(
         tables.config(tables.write(tables.frames(first=7), tmp_path / "in")), out=tmp_path / "second"

@@ -48,6 +48,20 @@ def test_every_role_has_one(run):
         assert fingerprint(made) == bundle.parameters == digest
 
 
+def test_two_models_of_one_role_are_refused_unless_they_are_the_same(run, copied):
+    """The last one named must not win."""
+    assert read_bundles([run.path, copied]).server == read_bundles([run.path]).server
+    for path in (copied / PARAMETERS).glob(f"*{MODEL}"):
+        path.write_text(path.read_text().replace(run.summary["run"], "0" * 16))
+    for places in ([run.path, copied], [copied, run.path]):
+        with pytest.raises(DataError, match=r"bank.model.json: of run .*, and .*: two models of bank"):
+            read_bundles(places)
+    (copied / PARAMETERS / f"bank{MODEL}").unlink()
+    (copied / PARAMETERS / f"server{MODEL}").unlink()
+    with pytest.raises(DataError, match="two models of shop; take bundles of one run"):
+        read_bundles([run.path, copied])
+
+
 def test_the_schema_has_kinds_and_categories(run):
     _, (bank, shop) = read_bundles([run.path]).everyone()
     assert {name: str(column.type) for name, column in bank.columns.items()} == {

@@ -140,8 +140,19 @@ def test_nobody_in_common_is_refused(run, new, tmp_path):
     with pytest.raises(DataError, match="the tables share no id"):
         scores(run, others, tmp_path)
     shouted = pa.array([text.upper() for text in new["shop"]["person"].to_pylist()])
-    with pytest.raises(DataError, match='differ in upper and lower case only; set id_type = "caseless"'):
+    advice = 'write ids alike in all new tables, or train with id_type = "caseless"$'
+    with pytest.raises(DataError, match=f"differ in upper and lower case only; {advice}"):
         scores(run, {"bank": new["bank"], "shop": new["shop"].set_column(0, "person", shouted)}, tmp_path)
+
+
+def test_what_new_rows_can_do_is_said_not_what_training_could(run, new, tmp_path):
+    twice = new | {"bank": pa.concat_tables([new["bank"], new["bank"].slice(0, 2)])}
+    with pytest.raises(DataError, match=r"keep one row each, or train with duplicates = \"first\" or \"last\"$"):
+        scores(run, twice, tmp_path)
+    days = pa.array(["2020-01-02"] * 50).cast(pa.date32())
+    pq.write_table(new["shop"].set_column(1, "spent", days), tmp_path / "shop.parquet")
+    with pytest.raises(DataError, match=r"read as numbers; write its values as the table of the training has them$"):
+        scores(run, new, tmp_path, shop=tmp_path / "shop.parquet")
 
 
 def test_missing_columns_are_refused_and_more_are_not_used(run, new, tmp_path):
@@ -175,7 +186,8 @@ def test_unseen_categories_and_new_gaps_are_taken_as_in_training(run, new, tmp_p
 def test_text_where_training_had_numbers_is_refused_by_its_row(run, new, tmp_path, monkeypatch):
     monkeypatch.setattr(embed, "WINDOW", 20)
     spent = pa.array([*map(str, new["shop"]["spent"].to_pylist()[:45]), "a lot", *["1"] * 4])
-    with pytest.raises(DataError, match="column 'spent' cannot be read as numbers: 'a lot' in row 46"):
+    advice = "'a lot' in row 46; write its values as the table of the training has them, or leave them empty$"
+    with pytest.raises(DataError, match=f"column 'spent' cannot be read as numbers: {advice}"):
         scores(run, new | {"shop": new["shop"].set_column(1, "spent", spent)}, tmp_path)
 
 
@@ -197,6 +209,7 @@ def test_what_is_asked_wrongly_is_said_in_one_line(run, new, tmp_path):
         (["--party", "bank", *out], "--party takes NAME=..., not 'bank'"),
         ([*bank, "--query", "bank=select 1", *out], "--query bank: it needs --party bank=URL"),
         ([*bank, "--party", "shop=none.csv", *out], "none.csv is not there"),
+        ([*bank, "--out", str(paths["bank"])], "bank.csv exists already; choose another name or use --force"),
         ([*bank, "--out", "scores.txt"], "scores.txt: scores are written as .csv, .parquet, .pq; name the file so"),
     ):
         found = command(run, *words)

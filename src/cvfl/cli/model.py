@@ -94,6 +94,8 @@ def _party(bundle: PartyBundle) -> Iterator[tuple[str, str]]:
 def _server(bundle: ServerBundle) -> Iterator[tuple[str, str]]:
     yield "model", bundle.model.name if bundle.model else "a module of the user's own"
     yield "takes", f"embeddings of {', '.join(map(str, bundle.widths))} numbers"
+    if bundle.stand_ins and bundle.learned is not None:
+        yield "does without", listed(bundle.learned) or "no party: every row of training had all"
     if bundle.private:
         yield "private", "fitted to true labels by the party that told others; it stays there"
     if bundle.loss is Loss.SQUARED:

@@ -56,7 +56,7 @@ from cvfl.serving.bundles import party_start
 from cvfl.serving.consent import serving_consent
 from cvfl.serving.online.roles import check_serves, serving_recorder, serving_terms
 from cvfl.serving.online.stock import PartyStock
-from cvfl.serving.write import check_form, write_scores
+from cvfl.serving.write import check_new, write_scores
 
 Asked = Callable[[Consent, ActionLog], None]
 """Has the owner agree, where that is needed."""
@@ -79,6 +79,7 @@ def party(
     log_json: LogJson = False,
     predict: Predict = False,
     without: Without = None,
+    force: Annotated[bool, typer.Option("--force", help="With --predict: replace scores that are there.")] = False,
     serve: Serve = False,
     model: Annotated[
         Path | None,
@@ -127,7 +128,7 @@ def party(
             return
         if predict:
             target, place = out or Path("scores.csv"), state or state_of(config, f"predict-{name}")
-            check_form(target)
+            check_new(target, force)
             new = PartyPrediction(settings, name, model or usual, place, stack, seen.step, without or ())
             new.role.identity = identity = identity_of(settings, name, insecure)
             asked(new.consent, new.recorder.log)

@@ -14,7 +14,7 @@ from cvfl.cli.errors import one_line
 from cvfl.errors import ConfigError
 from cvfl.serving.bundles import read_bundles
 from cvfl.serving.predict import Predictor
-from cvfl.serving.write import check_form, write_scores
+from cvfl.serving.write import check_new, write_scores
 
 
 def predict(
@@ -29,11 +29,13 @@ def predict(
     query: Annotated[
         list[str] | None, typer.Option(metavar="NAME=SQL", help="The query that gives the rows of a party with a URL.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
 ) -> None:
     """Score new rows: those that every party holds, with a probability and a class, or a value in the label's units.
 
-    Tables have the columns of training, and no label is needed. A model that was trained with [absence] rate does with
-    the tables of some parties, scores everybody whom one of them holds, and says by whom in the column `parties`.
+    Tables have the columns of training, and no label is needed. A model that learned to do without some parties
+    (`absence.rate`, or `data.alignment = "outer"`) does with the tables of the others, scores everybody whom one of
+    them holds, and says by whom in the column `parties`.
 
     All tables are on this machine; roles that are apart predict with `cvfl server --predict` and `cvfl party
     --predict`.
@@ -42,7 +44,7 @@ def predict(
     """
     console = Console(highlight=False)
     with one_line():
-        check_form(out)
+        check_new(out, force)
         tables = _tables(party, query or [])
         predictor = Predictor(read_bundles(runs))
         with StepDisplay(console) as steps:

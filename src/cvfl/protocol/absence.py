@@ -56,6 +56,11 @@ class StandIns(nn.Module):
         vectors = nn.ParameterList(kept.get(name, own) for name, own in zip(now, self.v, strict=True))
         return {f"inner.{key}": value for key, value in inner.items()} | vectors.state_dict(prefix="v.")
 
+    @property
+    def learned(self) -> tuple[bool, ...]:
+        """For every party whether its vector was trained: it stays exactly zero if no row of training lacked it."""
+        return tuple(bool(v.detach().any()) for v in self.v)
+
     # What `fusion` asks for, by the model within
 
     def join(self, embeddings: Sequence[Tensor]) -> Sequence[Tensor] | Tensor:

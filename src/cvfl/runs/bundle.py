@@ -138,7 +138,9 @@ class ServerBundle(_Role):
     scored_by: str = ""
     """The party that scores with such a model in place of this one, if there is one."""
     stand_ins: bool = False
-    """Whether the model has learned what stands for the embedding of a party that is away."""
+    """Whether the model has something that stands for the embedding of a party that is away."""
+    learned: tuple[str, ...] | None = None
+    """The parties for which that was trained: the others every row of training had. Earlier bundles do not say."""
     outputs: int
     loss: Loss
     classes: tuple[str, ...] = ()
@@ -223,6 +225,16 @@ def server_module(bundle: ServerBundle, folder: Path, own: nn.Module | None = No
         model = StandIns(model, bundle.widths, bundle.dtype)
     restore(model, bundle, folder)
     return model.eval()
+
+
+def needed(bundle: ServerBundle, model: nn.Module) -> tuple[str, ...]:
+    """The parties without which no row has a score: all but those that the model has learned to do without."""
+    if not bundle.stand_ins:
+        return bundle.names
+    assert isinstance(model, StandIns)
+    told = zip(bundle.names, model.learned, strict=True)
+    learned = bundle.learned if bundle.learned is not None else [name for name, trained in told if trained]
+    return tuple(name for name in bundle.names if name not in learned)
 
 
 def read_preparation(bundle: PartyBundle, folder: Path) -> Preparation:

@@ -10,7 +10,8 @@ parties, the roles may agree that some take no part, which is a term, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,26 +21,31 @@ from cvfl.config.modes import does_without, scoring_party
 from cvfl.config.schema import RunConfig
 from cvfl.data.tables.sources import open_table
 from cvfl.data.tables.table import Table
-from cvfl.errors import ConfigError, DataError, suggest
+from cvfl.errors import ConfigError, CvflError, DataError, suggest
 from cvfl.federation.agreement.terms import digest_of, started_log, terms_of
 from cvfl.federation.consent import Consent, Use
 from cvfl.federation.roles.party import PartyRole
 from cvfl.federation.roles.server import ServerRole
 from cvfl.federation.state import kept_secret
-from cvfl.runs.bundle import PartyBundle, ServerBundle
+from cvfl.runs.bundle import PartyBundle, ServerBundle, needed, server_module
 from cvfl.runs.witness import PredictionRecorder
 from cvfl.runtime import RoundReport
 from cvfl.runtime.observed import ObservedParty, ObservedServer
 from cvfl.scratch import Scratch
-from cvfl.serving.bundles import read_bundles, recorded_run
+from cvfl.serving.bundles import Bundles, read_bundles, recorded_run
 from cvfl.serving.consent import prediction_consent
+from cvfl.serving.earlier import run_config
 from cvfl.serving.newrows import NewLabels, NewRows
-from cvfl.serving.rows import source_of
+from cvfl.serving.rows import DOES, LEARN, source_of
 from cvfl.types import OnStep
 from cvfl.wire.control import Offer
 
 NEVER = 1 << 30
 """Batches between two checkpoints: nothing is kept, a role that comes back begins with the first batch."""
+
+
+MOST_KEYS = 3
+"""Keys of other terms that are named."""
 
 
 def check_predicts(config: RunConfig) -> None:
@@ -80,6 +86,7 @@ class PartyPrediction:
             raise DataError(f"{self.model}: there is no model of {self.name}; name its folder with --model")
         bundle, folder = bundles.parties[self.name], self.stack.enter_context(Scratch()).path
         check_terms(self.config, bundle, self.model)
+        check_needed(bundles, self.without)
         self.rows = NewRows(self.config, bundles, self.name, self._table(bundle), self.on_step, self.without)
         offer = Offer(width=bundle.width, compressor=bundle.compressor, label=self.rows.label)
         terms = prediction_terms(self.config, bundle.run, self.without)
@@ -136,6 +143,7 @@ class ServerPrediction:
             raise DataError(f"{self.model}: there is no server model; name the run directory with --model")
         if bundles is not None and bundles.server is not None:
             check_terms(self.config, bundles.server, self.model)
+            check_needed(bundles, self.without)
         run = bundles.server.run if bundles and bundles.server else recorded_run(self.model)[0]
         rows, folder = NewLabels(self.config, names, bundles), self.stack.enter_context(Scratch()).path
         terms = prediction_terms(self.config, run, self.without)
@@ -180,7 +188,7 @@ def check_without(config: RunConfig, without: Sequence[str], own: str = "") -> N
     if strange := [name for name in without if name not in config.party]:
         raise ConfigError(f"--without: there is no party {strange[0]!r}{suggest(strange[0], config.party)}")
     if not does_without(config):
-        raise ConfigError("--without: this model needs every party: one that was trained with [absence] rate does not")
+        raise ConfigError(f"--without: this model needs every party: {DOES}")
     rest = [name for name in config.party if name not in without]
     if own in without or not rest:
         raise ConfigError(f"--without: {own or 'every party'} is left out, and would have nothing to do")
@@ -188,10 +196,47 @@ def check_without(config: RunConfig, without: Sequence[str], own: str = "") -> N
         raise ConfigError(f"--without: {rest[0]} alone has all that it needs: take `cvfl predict` there")
 
 
+def check_needed(bundles: Bundles, without: Sequence[str]) -> None:
+    """Refuse to leave out parties that the model of the role that scores never learned to do without."""
+    if without and bundles.server is not None:
+        never = needed(bundles.server, server_module(bundles.server, bundles.folders["server"]))
+        if lost := [name for name in without if name in never]:
+            raise ConfigError(f"--without: this model needs {lost[0]}, whom every row of its training had; {LEARN}")
+
+
 def check_terms(config: RunConfig, bundle: PartyBundle | ServerBundle, model: Path) -> None:
     """Refuse a model that was trained with other terms."""
-    if bundle.terms != digest_of(terms_of(config)):
+    terms = terms_of(config)
+    if bundle.terms != digest_of(terms):
         raise DataError(
-            f"{model}: the model of {bundle.role} was trained with other terms than this configuration has; "
-            "take that of the training, with the new table"
+            f"{model}: the model of {bundle.role} was trained with other terms than this configuration has"
+            f"{_differing(terms, bundle, model)}; take that of the training, with the new table"
         )
+
+
+def _differing(terms: Mapping[str, Any], bundle: PartyBundle | ServerBundle, model: Path) -> str:
+    """The keys that differ, and both values, where the run's own configuration is beside the model."""
+    for folder in (model, model.parent):
+        try:
+            before = terms_of(run_config(folder))
+        except CvflError:
+            continue
+        if digest_of(before) == bundle.terms:
+            was, now = _flat(before), _flat(terms)
+            keys = [key for key in {**now, **was} if was.get(key) != now.get(key)]
+            told = [f"{key} = {_shown(now.get(key))} here, {_shown(was.get(key))} in training" for key in keys]
+            more = f", and {len(told) - MOST_KEYS} more" if len(told) > MOST_KEYS else ""
+            return f": {', '.join(told[:MOST_KEYS])}{more}"
+    return ""
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """A value for each key as it is written in a command."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= _flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": value}
+    return found
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else json.dumps(value, ensure_ascii=False)

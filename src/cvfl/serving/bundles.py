@@ -55,12 +55,18 @@ def read_bundles(
     should be there and is not is missing, unless bundles are only `shown`: the other one gives other scores.
     """
     found: dict[str, tuple[Path, Bundle]] = {}
+    holders: dict[str, tuple[Path, Bundle]] = {}
     for place in places:
         folder, bundles = _in_folder(place)
-        found |= {bundle.role: (folder, bundle) for bundle in bundles if roles is None or bundle.role in roles}
+        for bundle in bundles:
+            if roles is None or bundle.role in roles:
+                if bundle.role in found:
+                    _check_once(found[bundle.role], (folder, bundle))
+                found[bundle.role] = folder, bundle
         own = folder / PRIVATE / f"server{MODEL}"
         if private and own.exists() and (roles is None or "server" in roles):
-            found["server"] = (own.parent, read_bundle(own))
+            holders["server"] = (own.parent, read_bundle(own))
+    found |= holders
     if not found:
         named = " or ".join(roles or ())
         raise DataError(f"{', '.join(map(str, places))}: there is no model of {named}; name its folder")
@@ -127,6 +133,16 @@ def _in_folder(place: Path) -> tuple[Path, list[Bundle]]:
     if (place / "summary.json").exists():  # of a version before there were bundles
         return place / PARAMETERS, earlier_bundles(place)
     raise DataError(f"{place}: no bundle is there; name a run directory, or the folder of a role's model")
+
+
+def _check_once(first: tuple[Path, Bundle], second: tuple[Path, Bundle]) -> None:
+    """Refuse two models of one role, unless one is a copy of the other."""
+    (here, one), (there, other) = first, second
+    if one != other:
+        raise DataError(
+            f"{there / f'{other.role}{MODEL}'}: of run {other.run}, and {here / f'{one.role}{MODEL}'} is of run "
+            f"{one.run}: two models of {one.role}; take bundles of one run"
+        )
 
 
 def _check_together(first: Bundle, other: Bundle, folder: Path) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from cvfl.compress import Identity, Masked, Scalar, build
+from cvfl.compress.rows import by_row
 from cvfl.errors import RemoteProtocolError
 from cvfl.federation.agreement.facts import AWAY
 from cvfl.protocol import Codec, Loss, Plan, StepSize
@@ -86,9 +87,11 @@ class Course:
         """Of what party m sends."""
         if self.secure:
             return Codec(Masked(self._grid(), len(self.names)), self.seed, m, self.names[m - 1], _PART)
-        # Rows that are served one by one are none of a known number.
-        samples = Samples(lambda t0: self.rows_of(m, t0), self.rows) if self.rows else None
-        return Codec(build(self._compressors[m - 1]), self.seed, m, self.names[m - 1], _PART, samples)
+        compressor = build(self._compressors[m - 1])
+        if not self.rows:  # they are asked for, none of a known number: each is the same whenever that is
+            return Codec(by_row(compressor), self.seed, m, self.names[m - 1], _PART)
+        samples = Samples(lambda t0: self.rows_of(m, t0), self.rows)
+        return Codec(compressor, self.seed, m, self.names[m - 1], _PART, samples)
 
     def total(self) -> Aggregate | None:
         """Reads the sums of masked batches."""

@@ -26,7 +26,7 @@ _AGAIN = "train it again with this version"
 
 def earlier_bundles(run: Path) -> list[Bundle]:
     """The bundles of all roles, or one line of what is missing."""
-    config, record = _config(run), read_run(run)
+    config, record = run_config(run), read_run(run)
     if config.data.name is not None or not config.party:
         raise DataError(f"{run}: its rows were no tables, and it has no bundles; {_AGAIN}")
     names, loss = tuple(config.party), _loss(run, config, record)
@@ -54,7 +54,8 @@ def earlier_bundles(run: Path) -> list[Bundle]:
     ]
 
 
-def _config(run: Path) -> RunConfig:
+def run_config(run: Path) -> RunConfig:
+    """The configuration that a run directory has."""
     path = run / "config.json"
     try:
         return parse_config(json.loads(path.read_text(encoding="utf-8")), str(path))

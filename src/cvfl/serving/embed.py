@@ -15,6 +15,7 @@ from cvfl.errors import DataError
 from cvfl.protocol.outputs import Inputs, outputs_of
 from cvfl.runs.bundle import PartyBundle
 from cvfl.runtime import one_thread_a_role
+from cvfl.serving.advice import for_new_rows
 from cvfl.types import OnStep
 
 WINDOW = 1 << 17
@@ -51,6 +52,7 @@ def embedded(
         on_step(f"{bundle.role}: embedding", first, table.rows)
         if start < end:
             chosen, view = order[start:end], table.window(first, min(WINDOW, table.rows - first))
-            x = preparation.transform(view, places[chosen] - first, bundle.dtype)
+            with for_new_rows():
+                x = preparation.transform(view, places[chosen] - first, bundle.dtype)
             h[torch.from_numpy(chosen)] = at_rest(model, x)
     return h

@@ -5,7 +5,8 @@
 Where labels stay with a party, the others' batches go to it, sealed; it scores, and the server passes on. Masked
 batches are added up as in an evaluation. A session that begins anew begins with the first batch.
 
-With models that do without some parties a batch has of each party the rows that it holds.
+With models that do without some parties a batch has of each party the rows that it holds. Scores have a number more
+then: 1, or 0 of a row that has none, since a party lacks it that the model never learned to do without.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from cvfl.privacy.masks import Masks
 from cvfl.privacy.sealing import Sealing
 from cvfl.protocol import Certificate, Evaluated, Measured
 from cvfl.protocol.absence import stood_in
-from cvfl.runs.bundle import ServerBundle
+from cvfl.runs.bundle import ServerBundle, needed
 from cvfl.serving.course import Course
 from cvfl.serving.embed import at_rest, finite
 from cvfl.serving.scores import numbers_of
@@ -66,6 +67,7 @@ class Scorer:
         self._inbox: dict[int, dict[int, Bytes]] = {}
         self._codecs = {m: course.codec(m) for m in self._parties}
         self._total = course.total()
+        self._needed = [course.names.index(name) + 1 for name in needed(bundle, model)]
 
     @property
     def _parties(self) -> range:
@@ -85,7 +87,8 @@ class Scorer:
         while not self.missing:
             packets = self._inbox.pop(self.t0)
             phi = self._read(self.t0, packets)
-            yield self.t0, numbers_of(self.bundle, finite(at_rest(self._model, phi)))
+            numbers = numbers_of(self.bundle, finite(at_rest(self._model, phi)))
+            yield self.t0, torch.hstack([numbers, self._scored(self.t0)]) if self.bundle.stand_ins else numbers
             self.t0 += 1
 
     def _read(self, t0: int, packets: Mapping[int, Bytes]) -> list[Tensor]:
@@ -104,6 +107,14 @@ class Scorer:
         if shape[0] == 0 and len(packet) == 0:  # it holds none of these rows
             return torch.empty(shape, dtype=self.bundle.dtype)
         return self._codecs[m].decode(packet, t0, shape, self.bundle.dtype)
+
+    def _scored(self, t0: int) -> Tensor:
+        """Which rows of a batch all parties hold that the model needs: a column of ones and zeros."""
+        rows = self.course.batch(t0)
+        scored = torch.ones(rows.stop - rows.start, dtype=torch.bool)
+        for m in self._needed:
+            scored &= self.course.held[m][rows] if m in self.course.held else True
+        return scored.double()[:, None]
 
     def _stood_in(self, t0: int, told: Mapping[int, Tensor]) -> list[Tensor]:
         """The embeddings of all rows of a batch, with what was learned in place of those that are not there."""

@@ -43,7 +43,7 @@ from cvfl.serving.machines import (
     ScoringServer,
     SealingParty,
 )
-from cvfl.serving.rows import NOT_HELD, PARTIES, check_columns, id_names, left_out, own_ids
+from cvfl.serving.rows import NOT_HELD, PARTIES, check_columns, id_names, left_out, own_ids, without_score
 from cvfl.serving.scores import by_whom, columns_for, named_scores
 from cvfl.types import OnStep
 from cvfl.wire import pack
@@ -172,7 +172,7 @@ class NewRows(PartyRows):
         if holder:
             return SealingParty(course, self.m, h, secrets, holder)
         if self.label:
-            columns = columns_for(facts.loss, facts.outputs)
+            columns = columns_for(facts.loss, facts.outputs) + self.bundle.absence
             return LabelParty(course, self.m, h, secrets, columns, self.scores)
         return PredictingParty(course, self.m, h, secrets)
 
@@ -195,6 +195,10 @@ class NewRows(PartyRows):
         assert self.bundle.table is not None
         order = self._places.argsort(kind="stable")
         numbers = torch.cat([self.scores[t0] for t0 in sorted(self.scores)])[torch.from_numpy(order)]
+        if self.bundle.absence:
+            scored = numbers[:, -1] > 0
+            self.notes += without_score(len(order), int(scored.sum()), ())
+            numbers, order = numbers[scored, :-1], order[scored.numpy()]
         loss, classes = self._facts.loss, self.bundle.table.classes
         if self.server is not None:
             loss, classes = self.server.loss, self.server.classes or classes

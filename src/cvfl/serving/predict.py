@@ -28,10 +28,10 @@ from cvfl.data.tables.sources import Source, open_table
 from cvfl.data.tables.table import Table
 from cvfl.errors import DataError, suggest
 from cvfl.protocol.absence import stood_in
-from cvfl.runs.bundle import PartyBundle, party_module, read_preparation, server_module
+from cvfl.runs.bundle import PartyBundle, needed, party_module, read_preparation, server_module
 from cvfl.serving.bundles import Bundles
 from cvfl.serving.embed import at_rest, embedded, finite
-from cvfl.serving.rows import NOT_HELD, PARTIES, check_columns, rows_of_any, shared_rows, source_of
+from cvfl.serving.rows import DOES, LEARN, NOT_HELD, PARTIES, check_columns, rows_of_any, shared_rows, source_of
 from cvfl.serving.scores import by_whom, scores_of
 from cvfl.types import OnStep
 
@@ -61,6 +61,8 @@ class Predictor:
             for bundle in parties
         }
         self._model = server_module(self.server, folders["server"], own.get("server"))
+        self.needed = needed(self.server, self._model)
+        """The parties without which no row has a score."""
         self.notes: list[str] = []
         """What there is to say of the last prediction."""
 
@@ -74,14 +76,17 @@ class Predictor:
     ) -> Iterator[pa.RecordBatch]:
         """Scores of the rows that all parties hold, a batch at a time; a table is a file, or a url and a query.
 
-        Of a model that was prepared for absence: of the rows that any of these parties holds.
+        Of a model that was prepared for absence: of the rows that any of these parties holds, and those that it needs.
         """
         self._check_names(tables)
         self.notes = []
         with ExitStack() as stack:
             opened = {name: self._opened(name, tables[name], stack, on_step) for name in self.names if name in tables}
-            find = rows_of_any if self.server.stand_ins else shared_rows
-            shared = find(opened, {name: one.bundle for name, one in self.parties.items()}, on_step)
+            bundles = {name: one.bundle for name, one in self.parties.items()}
+            if self.server.stand_ins:
+                shared = rows_of_any(opened, bundles, on_step, self.needed)
+            else:
+                shared = shared_rows(opened, bundles, on_step)
             self.notes += shared.notes
             held = {name: torch.from_numpy(shared.places[name] != NOT_HELD) for name in opened}
             phi = {name: self._embedded(name, opened[name], shared.places[name], on_step) for name in opened}
@@ -141,13 +146,11 @@ class Predictor:
             raise DataError("no table is given; name one of a party, or of several")
         if lost := [name for name in given if name not in self.parties]:
             raise DataError(f"the bundle of {lost[0]} is missing, but its rows are given; bring its model, too")
-        missing = [name for name in self.names if name not in given]
-        if missing and not self.server.stand_ins:
-            tables = "table" if len(missing) == 1 else "tables"
-            raise DataError(
-                f"the {tables} of {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; this model "
-                "needs every party: one that was trained with [absence] rate does not"
-            )
+        if missing := [name for name in self.needed if name not in given]:
+            whose, (tables, are) = " and ".join(missing), ("table", "is") if len(missing) == 1 else ("tables", "are")
+            why = f"{whose}, whom every row of its training had; {LEARN}"
+            needs = why if self.server.stand_ins else f"every party: {DOES}"
+            raise DataError(f"the {tables} of {whose} {are} missing; this model needs {needs}")
 
     def _opened(self, name: str, place: Path | tuple[str, str], stack: ExitStack, on_step: OnStep) -> Table:
         bundle = self.parties[name].bundle

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +17,17 @@ from cvfl.data.tables.spellings import listed
 from cvfl.data.tables.table import Table
 from cvfl.errors import DataError
 from cvfl.runs.bundle import PartyBundle, Reading
+from cvfl.serving.advice import for_new_rows
 from cvfl.types import OnStep
 
 OUTPUTS = ("score", "class", "value")
 """Names that an id column may not have in the result."""
 PARTIES = "parties"
 """The column that says which parties a score is by, where not all are needed."""
+DOES = 'one that was trained with absence.rate, or with data.alignment = "outer", does not'
+"""What a model that needs every party lacks."""
+LEARN = "train with absence.rate to do without"
+"""What to do where every row of training had a party."""
 NOT_HELD = -1
 """The place of a row that is not in a table."""
 
@@ -92,13 +97,19 @@ def shared_rows(tables: Mapping[str, Table], bundles: Mapping[str, PartyBundle],
         texts = [text for text, kept in zip(texts, there, strict=True) if kept]
         found = {one: rows[there] for one, rows in found.items()} | {name: at[there]}
     if not texts:
-        check_case({name: own_ids(table, bundles[name], on_step)[0] for name, table in tables.items()})
+        with for_new_rows():
+            check_case({name: own_ids(table, bundles[name], on_step)[0] for name, table in tables.items()})
         raise DataError("the tables share no id: nobody is held by every party, so there is nothing to predict")
     return Shared(id_names(_reading(bundles[first])), texts, found, (*notes, *left_out(sizes, len(texts))))
 
 
-def rows_of_any(tables: Mapping[str, Table], bundles: Mapping[str, PartyBundle], on_step: OnStep) -> Shared:
-    """The rows of the people whom any of these parties holds: those of the first one's table, then further ones."""
+def rows_of_any(
+    tables: Mapping[str, Table], bundles: Mapping[str, PartyBundle], on_step: OnStep, needed: Sequence[str] = ()
+) -> Shared:
+    """The rows of the people whom any of these parties holds: those of the first one's table, then further ones.
+
+    Those that one of the `needed` parties does not hold are left out, and counted.
+    """
     first = next(iter(tables))
     if _reading(bundles[first]).alignment == "aligned":
         return _as_they_are(tables)
@@ -107,13 +118,30 @@ def rows_of_any(tables: Mapping[str, Table], bundles: Mapping[str, PartyBundle],
     for name, table in tables.items():
         held[name], more = own_ids(table, bundles[name], on_step)
         notes += more
-    check_case(held)
+    with for_new_rows():
+        check_case(held)
     texts = list(dict.fromkeys(text for own in held.values() for text in own))
     places = {
         name: np.fromiter((own.get(text, NOT_HELD) for text in texts), np.int64, len(texts))
         for name, own in held.items()
     }
+    everyone, scored = len(texts), np.ones(len(texts), dtype=np.bool_)
+    for name in needed:
+        scored &= places[name] != NOT_HELD
+    texts = [text for text, kept in zip(texts, scored, strict=True) if kept]
+    places = {name: rows[scored] for name, rows in places.items()}
+    notes += without_score(everyone, len(texts), needed)
     return Shared(id_names(_reading(bundles[first])), texts, places, notes)
+
+
+def without_score(everyone: int, scored: int, needed: Sequence[str]) -> tuple[str, ...]:
+    """One line of the rows that lack a party for which nothing was learned; if all do there is nothing to predict."""
+    who = " and ".join(needed) or "a party that does not hold them"
+    if everyone and not scored:
+        raise DataError(f"none of {everyone:,} rows has a score: this model needs {who}; {LEARN}")
+    if everyone == scored:
+        return ()
+    return (f"left out, since this model needs {who}: {everyone - scored:,} of {everyone:,} rows; {LEARN}",)
 
 
 def own_ids(table: Table, bundle: PartyBundle, on_step: OnStep) -> tuple[dict[str, int], tuple[str, ...]]:
@@ -121,7 +149,8 @@ def own_ids(table: Table, bundle: PartyBundle, on_step: OnStep) -> tuple[dict[st
     on_step(f"{bundle.role}: reading ids", 0, 0)
     known = _reading(bundle)
     table.select(known.id)  # names a column that is not there
-    found = read_ids(table, known.id, known.id_type, known.duplicates)
+    with for_new_rows():
+        found = read_ids(table, known.id, known.id_type, known.duplicates)
     return found.rows, found.notes
 
 

@@ -20,6 +20,13 @@ def check_form(path: Path) -> None:
         raise ConfigError(f"{path}: scores are written as {', '.join(_FORMS)}; name the file so")
 
 
+def check_new(path: Path, force: bool = False) -> None:
+    """Refuse a file of another kind, and to write over one that is there."""
+    check_form(path)
+    if path.exists() and not force:
+        raise ConfigError(f"{path} exists already; choose another name or use --force")
+
+
 def write_scores(batches: Iterable[pa.RecordBatch], path: Path) -> int:
     """Write scores as they come; how many rows there were."""
     check_form(path)

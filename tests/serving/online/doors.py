@@ -61,9 +61,13 @@ class Trained(NamedTuple):
     paths: dict[str, Path]
 
 
-def trained(folder: Path, kind: str = "binary", rows: int = 70, **changes: Any) -> Trained:
-    """The bank lacks the first rows, the shop the last ones: four and three people are unknown to one of them."""
-    config = tables.config(tables.write(tables.frames(kind), folder / "in"), **changes)
+def trained(folder: Path, kind: str = "binary", rows: int = 70, lacks: int = 0, **changes: Any) -> Trained:
+    """The bank lacks the first rows, the shop the last ones: four and three people are unknown to one of them.
+
+    In training the shop `lacks` so many rows.
+    """
+    old = tables.frames(kind)
+    config = tables.config(tables.write(old | {"shop": old["shop"].slice(lacks)}, folder / "in"), **changes)
     run = train(config, out=folder / "run", workers=1).path
     found = tables.frames(kind, first=1000, rows=rows)
     new = {"bank": found["bank"].drop_columns("target").slice(4), "shop": found["shop"].slice(3)}

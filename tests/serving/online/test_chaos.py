@@ -79,7 +79,6 @@ def given(tmp_path_factory):
     return trained(tmp_path_factory.mktemp("given"))
 
 
-@pytest.mark.slow
 def test_roles_are_killed_and_every_answer_is_right_or_says_what_is_wrong(given, tmp_path):
     chaos(given, tmp_path, seconds=6.0)
 

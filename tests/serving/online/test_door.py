@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+import cvfl
 from cvfl.errors import ConfigError
 from cvfl.serving.online.door import Keys, Limits, check_open
 from cvfl.wire.frame import kind_of
@@ -51,6 +52,9 @@ def test_other_labels(kind, tmp_path):
         name, row = next(iter(given.expected.items()))
         (found,) = serving.predict(name).body["scores"]
         tensors = infer(serving, [name]).body["outputs"]
+        described = serving.get("/v2/models/credit").body["outputs"]
+    assert [one["name"] for one in described] == [one["name"] for one in tensors]
+    assert described[0]["shape"] == [-1, *tensors[0]["shape"][1:]]
     if kind == "quantity":
         assert found == {"id": name, "value": row["value"]}
         assert tensors[0] == {"name": "value", "datatype": "FP64", "shape": [1], "data": [row["value"]]}
@@ -74,7 +78,7 @@ def test_other_labels(kind, tmp_path):
 )
 def test_every_mode_serves(changes, tolerance, tmp_path):
     given = trained(tmp_path, **changes)
-    ids = list(given.expected)[:20]
+    ids, said = list(given.expected)[:20], {}
     with Serving(tmp_path, given) as serving:
         for some in (ids, ids[:1], [*ids[:2], "p1000", "p1069"]):
             found = serving.predict(*some).body["scores"]
@@ -82,6 +86,8 @@ def test_every_mode_serves(changes, tolerance, tmp_path):
             for row in found:
                 if row["id"] in given.expected:
                     assert abs(row["score"] - given.expected[row["id"]]["score"]) <= tolerance
+                    if "secure" not in str(changes):  # a row that is asked for again has the same score
+                        assert said.setdefault(row["id"], row["score"]) == row["score"]
         assert [row.get("error") for row in found] == [None, None, "unknown at bank", "unknown at shop"]
         open_kinds = {(kind_of(frame), frame[3] if kind_of(frame) == 15 else 0) for frame in serving.frames}
     names = [name.encode() for name in given.expected]
@@ -101,6 +107,12 @@ def test_the_open_inference_protocol(serving, given):
     assert serving.get("/v2/health/ready").body == serving.get("/v2/models/credit/ready").body == ready
     said = serving.get("/v2/models/credit").body
     assert (said["name"], said["versions"], said["inputs"][0]["name"]) == ("credit", [run], "ids")
+    assert [(one["name"], one["shape"]) for one in said["outputs"]] == [
+        ("score", [-1]),
+        ("class", [-1]),
+        ("error", [-1]),
+    ]
+    assert serving.get("/v2").body == {"name": "cvfl", "version": cvfl.__version__, "extensions": []}
     found = infer(serving, [first, "p1000"], id="seven").body
     assert {key: found[key] for key in ("model_name", "model_version", "id")} == {
         "model_name": "credit",

@@ -104,6 +104,33 @@ def test_while_a_party_is_away_scores_go_on_without_it_and_no_request_is_lost(mo
     assert seen == {"bank", "bank, shop"}
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_who_lacks_a_party_that_all_of_training_had_has_no_score(mode, tmp_path):
+    """Of rows of the label holder: it had all, and the shop not; what stands for the bank was never learned."""
+    data = {"id": "person", "test_share": 0.2, "alignment": "outer"}
+    given = trained(tmp_path, lacks=100, **MODES[mode] | {"data": data})
+    with Serving(tmp_path, given) as serving:
+        alone = serving.predict("p1000")  # at the shop alone
+        some = serving.predict("p1000", "p1069", "p1010").body["scores"]
+    assert (alone.status, alone.code) == (404, "unknown_ids")
+    assert alone.body["error"]["message"] == "no id has a score: unknown at bank"
+    assert some[0] == {"id": "p1000", "error": "unknown at bank"}
+    for row, parties in zip(some[1:], (["bank"], ["bank", "shop"]), strict=True):
+        assert (row["score"], row["parties"]) == (given.expected[row["id"]]["score"], parties)
+
+
+def test_a_party_that_all_of_training_had_is_needed_and_said_to_be_away(tmp_path):
+    data = {"id": "person", "test_share": 0.2, "alignment": "outer"}
+    given = trained(tmp_path, **AUTO | {"data": data})
+    with Serving(tmp_path, given) as serving:
+        assert serving.predict("p1069").code == "unknown_ids"  # not at the shop, which has all rows of training
+        assert serving.predict("p1010").status == 200
+        serving.stop_party("shop")
+        found = serving.until(lambda: (one := serving.predict("p1010")).status != 200 and one)
+        assert (found.status, found.code) == (503, "party_away")
+        assert found.body["error"]["message"] == "shop is away"
+
+
 def test_a_federation_that_starts_without_a_party_serves(models, tmp_path):
     given = models["algorithm 1"]
     without = scores(given.run, {"bank": given.paths["bank"]})

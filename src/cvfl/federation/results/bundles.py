@@ -20,6 +20,7 @@ from cvfl.data.tables.prepare import Preparation
 from cvfl.federation.agreement.terms import digest_of, terms_of
 from cvfl.privacy.sealed_party import party_of
 from cvfl.protocol import Loss, PartyMachine, Recipe, Server, Units
+from cvfl.protocol.absence import StandIns
 from cvfl.protocol.learning.decision import Decided
 from cvfl.runs.bundle import Bundle, PartyBundle, Reading, ServerBundle, columns_of, write_bundle
 from cvfl.runs.directory import fingerprint, versions
@@ -100,7 +101,8 @@ class BundleMaker:
         blank = [torch.zeros(1, width, dtype=server.plan.dtype, device=server.plan.device) for width in self._widths]
         with torch.no_grad():
             outputs = model.eval()(blank).numel()
-        return self.server(fingerprint(model), outputs, classes, server.labels.units, decided_of(server), own_model)
+        units, decided = server.labels.units, decided_of(server)
+        return self.server(fingerprint(model), outputs, classes, units, decided, own_model, self._learned(model))
 
     def server(
         self,
@@ -110,8 +112,9 @@ class BundleMaker:
         units: Units,
         decided: Decided,
         own_model: bool = False,
+        learned: tuple[str, ...] | None = None,
     ) -> ServerBundle:
-        """That of a server model whose weights have this hash."""
+        """That of a server model whose weights have this hash; it was `learned` what stands for these parties."""
         return ServerBundle(
             **self._common("server", parameters),
             model=None if own_model else self.config.server_model,
@@ -119,6 +122,7 @@ class BundleMaker:
             widths=self._widths,
             first_layer=self.recipe.parted,
             stand_ins=self.recipe.plan.stands_in,
+            learned=learned,
             outputs=outputs,
             loss=self.recipe.plan.loss,
             classes=tuple(classes),
@@ -126,6 +130,11 @@ class BundleMaker:
             decided=decided,
             scored_by=self.config.privacy.labels if self.config.privacy.private_model else "",
         )
+
+    def _learned(self, model: nn.Module) -> tuple[str, ...] | None:
+        if not isinstance(model, StandIns):
+            return None
+        return tuple(name for name, trained in zip(self.recipe.names, model.learned, strict=True) if trained)
 
     @property
     def _widths(self) -> tuple[int, ...]:

@@ -84,10 +84,14 @@ def inference_answer(
     return answer if request_id is None else answer | {"id": request_id}
 
 
-def metadata(model: str, run: str | None, partly: bool = False) -> dict[str, Any]:
-    """What the Open Inference Protocol says of a model; `partly` if it scores rows that some parties do not know."""
-    tensors = [("score", "FP64", [-1]), ("class", "BYTES", [-1]), ("value", "FP64", [-1]), ("error", "BYTES", [-1])]
-    tensors += [("parties", "BYTES", [-1])] if partly else []
+def metadata(model: str, run: str | None, bundle: PartyBundle) -> dict[str, Any]:
+    """What the Open Inference Protocol says of a model, by the bundle of the party that had the label."""
+    classes = len(bundle.table.classes) if bundle.table else 0
+    tensors = [("score", "FP64", [-1, classes] if classes > 2 else [-1]), ("class", "BYTES", [-1])]
+    if bundle.table and bundle.table.units:
+        tensors = [("value", "FP64", [-1])]
+    tensors += [("error", "BYTES", [-1])]
+    tensors += [("parties", "BYTES", [-1])] if bundle.absence else []
     return {
         "name": model,
         "versions": [run] if run else [],
@@ -95,6 +99,11 @@ def metadata(model: str, run: str | None, partly: bool = False) -> dict[str, Any
         "inputs": [{"name": "ids", "datatype": "BYTES", "shape": [-1]}],
         "outputs": [{"name": name, "datatype": kind, "shape": shape} for name, kind, shape in tensors],
     }
+
+
+def server_metadata(version: str) -> dict[str, Any]:
+    """What it says of a server."""
+    return {"name": PLATFORM, "version": version, "extensions": []}
 
 
 def read_inference(body: Any) -> tuple[Any, str | None]:
@@ -114,8 +123,11 @@ def read_inference(body: Any) -> tuple[Any, str | None]:
 
 
 def _some(reply: Reply, names: Sequence[str]) -> None:
-    """A request of which no id is known is an error of its own."""
+    """A request of which no id has a score is an error of its own."""
     if all(row < 0 for row in reply.rows):
+        if all(set(who) <= set(reply.away) for who in reply.unknown):
+            awaited = sorted({m for who in reply.unknown for m in who})
+            raise DoorError(503, "party_away", absent([names[m - 1] for m in awaited]))
         why = sorted({_why(who, names, reply.away) for who in reply.unknown})
         raise DoorError(404, "unknown_ids", f"no id has a score: {'; '.join(why)}")
 
@@ -123,8 +135,9 @@ def _some(reply: Reply, names: Sequence[str]) -> None:
 def _why(unknown: tuple[int, ...], names: Sequence[str], away: Sequence[int]) -> str:
     if 0 in unknown:
         return "its score is not finite"
-    said = f"unknown at {' and '.join(names[m - 1] for m in unknown if m not in away)}"
-    return f"{said}, and {absent([names[m - 1] for m in away])}" if away else said
+    asked = [names[m - 1] for m in unknown if m not in away]
+    said = [f"unknown at {' and '.join(asked)}"] if asked else []
+    return ", and ".join(said + ([absent([names[m - 1] for m in away])] if away else []))
 
 
 def absent(names: Sequence[str]) -> str:

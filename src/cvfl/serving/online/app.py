@@ -2,6 +2,7 @@
 
 POST /predict                     {"ids": [...]} -> {"run": ..., "scores": [...]}
 POST /v2/models/NAME/infer        the same as tensors
+GET  /v2                          name and version of what answers
 GET  /v2/health/live, /ready      whether it runs; whether requests are answered, and who is away if not
 GET  /v2/models/NAME[/ready]      what the model takes and gives
 GET  /metrics                     figures for Prometheus
@@ -23,7 +24,14 @@ from starlette.types import Receive, Scope, Send
 
 from cvfl.runs.directory import versions
 from cvfl.serving.online import described
-from cvfl.serving.online.answers import Meaning, inference_answer, metadata, plain_answer, read_inference
+from cvfl.serving.online.answers import (
+    Meaning,
+    inference_answer,
+    metadata,
+    plain_answer,
+    read_inference,
+    server_metadata,
+)
 from cvfl.serving.online.batching import DoorError, Reply
 from cvfl.serving.online.desk import Desk
 from cvfl.serving.online.door import Id, Keys, Limits, Rate, read_ids
@@ -200,6 +208,10 @@ def make_app(door: Door) -> FastAPI:
     async def infer(name: str, request: Request) -> Response:
         return await door.infer(request, name)
 
+    @app.get("/v2", **described.SERVER)
+    async def server() -> Response:
+        return written(server_metadata(app.version))
+
     @app.get("/v2/health/live", **described.LIVE)
     async def live() -> Response:
         return written({"live": True})
@@ -213,7 +225,7 @@ def make_app(door: Door) -> FastAPI:
         def answer() -> dict[str, Any]:
             door.let_in(request)
             door.check_model(name)
-            return metadata(name, door.desk.run, door.desk.stock.bundle.absence)
+            return metadata(name, door.desk.run, door.desk.stock.bundle)
 
         return guarded(answer)
 

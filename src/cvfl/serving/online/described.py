@@ -109,6 +109,10 @@ INFER: dict[str, Any] = {
     "openapi_extra": _asked(_OBJECT, {"inputs": [_TENSOR]}),
     "responses": _answers(_OBJECT, {"model_name": "credit", "model_version": "0f3a", "outputs": _OUTPUTS}, _PROBLEMS),
 }
+SERVER: dict[str, Any] = {
+    "summary": "Name and version of what answers (Open Inference Protocol)",
+    "responses": _answers(_OBJECT, {"name": "cvfl", "version": "0.2.0", "extensions": []}, {}),
+}
 LIVE: dict[str, Any] = {"summary": "Whether the door runs", "responses": _answers(_OBJECT, {"live": True}, {})}
 READY: dict[str, Any] = {
     "summary": "Whether requests are answered, and who is away if not",

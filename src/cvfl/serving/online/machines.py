@@ -291,7 +291,7 @@ class DoorParty(ServingParty):
         known = tuple(read_bits(bits, count) for bits in answer.known)
         store = self._kept.get(run)
         partly = store is not None and store.model.bundle.absence
-        if (known[0] & ~Scored(known, torch.empty(0), partly=partly).enough).any():
+        if (known[0] & ~(np.logical_or if partly else np.logical_and).reduce(known[1:])).any():
             self._refuse("a score of a row that too few parties know")
         shape = int(known[0].sum()), answer.columns
         if len(answer.scores) != 8 * shape[0] * shape[1]:
@@ -299,7 +299,7 @@ class DoorParty(ServingParty):
         numbers = np.frombuffer(answer.scores, dtype="<f8").astype(np.float64).reshape(shape)
         if not np.isfinite(numbers).all():
             self._refuse("a score that is not finite")
-        self._on_answer(answer.t0, run, Scored(known, torch.from_numpy(numbers), self.course.away, partly))
+        self._on_answer(answer.t0, run, Scored(known, torch.from_numpy(numbers), self.course.away))
 
 
 def _among_zeros(known: np.ndarray[tuple[int], np.dtype[np.bool_]], h: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cvfl.errors import DecodeError, RemoteProtocolError
 from cvfl.protocol.absence import stood_in
-from cvfl.runs.bundle import ServerBundle
+from cvfl.runs.bundle import ServerBundle, needed
 from cvfl.serving.course import Course
 from cvfl.serving.embed import at_rest
 from cvfl.serving.scores import columns_for, numbers_of
@@ -25,6 +25,15 @@ class Scoring(NamedTuple):
 
     bundle: ServerBundle
     model: nn.Module
+
+    def chosen(self, told: Sequence[Bits]) -> Bits:
+        """The rows that can be scored, by what each party knows: one at least does, and all that the model needs."""
+        chosen: Bits = (np.logical_or if self.bundle.stand_ins else np.logical_and).reduce(told)
+        if not self.bundle.stand_ins:
+            return chosen
+        for name in needed(self.bundle, self.model):
+            chosen = chosen & told[self.bundle.names.index(name)]
+        return chosen
 
     @property
     def columns(self) -> int:
@@ -39,13 +48,11 @@ class Scored(NamedTuple):
     numbers: Tensor
     away: tuple[int, ...] = ()
     """Parties that could not be asked."""
-    partly: bool = False
-    """Whether one party that knows a row is enough for a score."""
 
     @property
     def enough(self) -> Bits:
-        """The rows that enough parties know."""
-        found: Bits = (np.logical_or if self.partly else np.logical_and).reduce(self.known[1:])
+        """The rows for which no further party is needed: those that have a score, and those that all know."""
+        found: Bits = self.known[0] | np.logical_and.reduce(self.known[1:])
         return found
 
 
@@ -110,24 +117,24 @@ class Gathering:
             asked.h[found.m] = self._codecs[found.m].decode(found.packet, found.t0, shape, dtype)
 
     def _scored(self, number: int, asked: _Asked) -> Scored:
-        partly, nowhere = asked.scoring.bundle.stand_ins, np.zeros(asked.count, dtype=np.bool_)
+        nowhere = np.zeros(asked.count, dtype=np.bool_)
         told = [asked.known.get(m, nowhere) for m in range(1, len(self.course.names) + 1)]
-        chosen = (np.logical_or if partly else np.logical_and).reduce(told)
+        chosen = asked.scoring.chosen(told)
         scored, none = chosen.copy(), torch.empty(0, asked.scoring.columns, dtype=torch.float64)
         known = (scored, *told)
         phi = self._embeddings(number, asked, chosen)
         if not chosen.any():
-            return Scored(known, none, self.course.away, partly)
+            return Scored(known, none, self.course.away)
         outputs = at_rest(asked.scoring.model, phi)
         fine = np.isfinite(outputs.numpy()).reshape(len(outputs), -1).all(1)
         if not fine.all():  # a row of which the model makes no number has no score
             scored[chosen] = fine
             outputs = outputs[torch.from_numpy(fine)]
         numbers = numbers_of(asked.scoring.bundle, outputs) if len(outputs) else none
-        return Scored(known, numbers, self.course.away, partly)
+        return Scored(known, numbers, self.course.away)
 
     def _embeddings(self, number: int, asked: _Asked, everyone: Bits) -> list[Tensor]:
-        """The embeddings, or their sum, of the rows that all parties know, or that any does if that is enough."""
+        """The embeddings, or their sum, of the rows that are scored."""
         if self._total is not None:
             shape, dtype = (asked.count, self.course.widths[0]), asked.scoring.bundle.dtype
             total = self._total.add(asked.packets, number, shape, dtype)
