@@ -143,6 +143,18 @@ def test_classes_are_counted_and_rows_without_one_are_said():
     assert "1 rows with 'unknown' are left out" in output
 
 
+def test_yes_is_the_positive_class_however_it_is_written():
+    answers = [["Yes", "YES", "Yes", "yes"][i % 4] if bad else "no" for i, bad in enumerate(Y)]
+    code, output, _ = init(BANK | {"y": answers}, SHOP)
+    assert code == 0, output
+    line = '2 classes: no, Yes; Yes is positive, else add positive = "no"'
+    assert f"label y: {line}" in output
+    assert f"# {line}" in Path("fed.toml").read_text()
+    loaded = load_data(load_config(Path("fed.toml")))
+    assert loaded.assembled.classes == ("no", "Yes")
+    assert loaded.data.train_labels.mean() == pytest.approx(Y.mean(), abs=0.02)
+
+
 def test_many_whole_numbers_are_a_quantity_unless_told_otherwise():
     code, output, _ = init(BANK | {"y": [i % 60 for i in range(ROWS)]}, SHOP)
     assert code == 0, output

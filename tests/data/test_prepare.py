@@ -264,6 +264,33 @@ def test_classes_are_compared_without_case_and_unknown_ones_are_no_label(tmp_pat
     )
 
 
+@pytest.mark.parametrize(
+    ("values", "classes"),
+    [
+        (["Yes", "no", "YES", "yes", "Yes"], ("no", "Yes")),
+        (["yes", "No", "no", "No"], ("No", "yes")),
+        (["N", "y"], ("N", "y")),
+        (["B", "a", "C"], ("a", "B", "C")),
+        (["10", "9", "x"], ("10", "9", "x")),
+    ],
+)
+def test_classes_are_in_the_alphabets_order_whatever_their_case(tmp_path, values, classes):
+    label = read_label(table(tmp_path, y=values), "y")
+    assert label.classes == classes
+    assert label.positive == (classes[1] if len(classes) == 2 else None)
+    if label.positive:
+        assert label.said == f"label 'y': {classes[1]!r} is the positive class, {classes[0]!r} the other"
+
+
+def test_classes_keep_the_order_of_an_earlier_run(tmp_path):
+    label = read_label(table(tmp_path, y=["Yes", None, "no"]), "y")
+    assert (label.classes, label.values.tolist()) == (("no", "Yes"), [1, -1, 0])
+    old = label.renumbered(["YES", "no"])
+    assert (old.classes, old.values.tolist()) == (("Yes", "no"), [0, -1, 1])
+    assert old.known.tolist() == label.known.tolist()
+    assert label.renumbered(["maybe", "no"]) is label
+
+
 def test_the_user_may_say_whether_a_label_is_a_class(tmp_path):
     path = tmp_path / "y.parquet"
     pq.write_table(

@@ -212,8 +212,10 @@ def told(label: Label) -> str:
     if not label.classes:
         return f'a quantity; for classes add {key}"category" }}'
     classes = f"{len(label.classes)} classes: {_shortened(label.classes)}"
+    if label.positive is not None:
+        return f"{classes}; {label.positive} is positive, else add positive = {_text(label.classes[0])}"
     numbered = all(name.lstrip("-").isdigit() for name in label.classes)
-    return classes + (f'; for a quantity add {key}"number" }}' if numbered and len(label.classes) > 2 else "")
+    return classes + (f'; for a quantity add {key}"number" }}' if numbered else "")
 
 
 def _shortened(names: Sequence[str]) -> str:

@@ -95,6 +95,11 @@ class PartyTable:
         self._id_notes = found.notes
         return found.rows
 
+    def renumber(self, classes: Sequence[str]) -> None:
+        """Have the classes of the label in the order that they had in an earlier run."""
+        self.label = self.label and self.label.renumbered(classes)
+        self.held = self.held and self.held.renumbered(classes)
+
     def compare(self, preparation: Preparation, x: Tensor, labels: Tensor, loss: Loss) -> None:
         """Note which columns tell the label of every training row, given those rows and their labels."""
         names = dict.fromkeys(preparation.columns[at] for at in telling(x, labels, loss))
