@@ -193,5 +193,71 @@ def test_when_no_column_is_left_the_reasons_are_said():
     assert code == 2
     assert (
         "shop: shop.csv: no column is left to learn from beside id and label: "
-        "name has 120 different values in 120 rows; land is constant"
+        "name has 120 different values in 120 rows, such as 'person 0'; numbers and dates are read when all are "
+        "written in one way, such as 1234.5 or 2024-02-29; land is constant"
+    ) in output
+
+
+@pytest.mark.parametrize(
+    ("values", "example"),
+    [
+        ([f"{50 + i % 60} kg" for i in range(ROWS)], "'50 kg'"),
+        (
+            [f"2020-01-{1 + i % 12:02}" if i % 2 else f"{1 + i % 12:02}/01/2020" for i in range(ROWS)],
+            "'01/01/2020' and",
+        ),
+    ],
+)
+def test_a_category_that_looks_like_numbers_or_dates_is_said_by_init_and_train(values, example):
+    code, output, _ = init(BANK, SHOP | {"x": values})
+    assert code == 0, output
+    line = f"shop: shop.csv: x is read as a category, though its values look like numbers or dates, such as {example}"
+    assert line in output
+    assert any(note.startswith(line) for note in load_data(load_config(Path("fed.toml"))).notes)
+
+
+def test_categories_that_have_digits_are_no_numbers():
+    codes = {"post": [f"{1000 + i % 50} {'ABCDEFGHJK'[i % 10]}{'LMN'[i % 3]}" for i in range(ROWS)]}
+    code, output, _ = init(BANK, SHOP | codes | {"size": [f"{i % 3} rooms" for i in range(ROWS)]})
+    assert (code, "look like numbers" in output) == (0, False), output
+
+
+def test_a_category_that_is_mostly_rare_is_said_by_init_and_train():
+    names = [f"street {i % 119} a" if i % 10 else "none" for i in range(3 * ROWS)]
+    ids = [f"z{i}" for i in range(3 * ROWS)]
+    bank = {"ID": ids, "income": BANK["income"] * 3, "y": BANK["y"] * 3}
+    shop = {"ID": ids, "basket": SHOP["basket"] * 3, "street": names}
+    code, output, _ = init(bank, shop)
+    assert code == 0, output
+    line = (
+        "column 'street' is a category of which 90% of the rows have rare values, such as 'street 0 a', that count as"
+    )
+    assert f"shop: shop.csv: {line}" in output.replace("street 1 a", "street 0 a")
+    assert "# column 'street' is a category of which 90%" in Path("fed.toml").read_text()
+    for prepare in ("one-hot", "embedding"):
+        notes = load_data(load_config(Path("fed.toml"), [f"data.prepare.categories={prepare}"])).notes
+        (note,) = [note for note in notes if "rare values" in note]
+        assert note.startswith("shop: shop.csv: column 'street' is a category of which ")
+        assert note.endswith("such as 1234.5 or 2024-02-29; else exclude it, or lower `rare`")
+
+
+def test_why_a_column_is_left_out_is_printed():
+    code, output, config = init(BANK, SHOP | {"pay": [f"about {i}.000" for i in range(ROWS)], "land": ["DE"] * ROWS})
+    assert code == 0, output
+    assert config["party"]["shop"]["exclude"] == ["pay", "land"]
+    assert (
+        "shop: shop.csv: pay: has 120 different values in 120 rows, such as 'about 0.000'; numbers and dates" in output
+    )
+    assert "shop: shop.csv: land: is constant" in output
+
+
+def test_one_bad_cell_of_a_column_of_numbers_is_printed_with_what_to_do():
+    pay = [f"${1000 + i}" for i in range(ROWS)]
+    pay[7] = "ask Bob"
+    code, output, config = init(BANK, SHOP | {"pay": pay})
+    assert code == 0, output
+    assert config["party"]["shop"]["exclude"] == ["pay"]
+    assert (
+        "shop: shop.csv: pay: column 'pay' mixes numbers and text: 'ask Bob' in row 8; "
+        'mend it, add it to `missing` or set types.pay = "category"'
     ) in output

@@ -179,7 +179,7 @@ def test_a_little_text_among_numbers_is_a_mistake(from_csv: Callable[..., Table]
     table = from_csv("income,id\n" + "".join(f"{row},1\n" for row in rows))
     assert refusal(lambda: table.kind("income")) == (
         "bank: bank.csv: column 'income' mixes numbers and text: 'abc' in row 17 and 3 more; "
-        'add it to `missing` or set types.income = "category"'
+        'mend it, add it to `missing` or set types.income = "category"'
     )
     rows[20:28] = ["text"] * 8
     assert from_csv("income,id\n" + "".join(f"{row},1\n" for row in rows)).kind("income") is Kind.CATEGORY
@@ -187,7 +187,7 @@ def test_a_little_text_among_numbers_is_a_mistake(from_csv: Callable[..., Table]
 
 def test_the_mistake_names_the_row_behind_the_first_batch(from_csv: Callable[..., Table]) -> None:
     table = from_csv('"the income"\n' + "1\n" * 99_999 + "n/k\n" + "1\n" * 5)
-    assert "'n/k' in row 100,000; add" in refusal(lambda: table.kind("the income"))
+    assert "'n/k' in row 100,000; mend it, add" in refusal(lambda: table.kind("the income"))
     assert refusal(lambda: table.kind("the income")).endswith('set types."the income" = "category"')
 
 
@@ -196,7 +196,7 @@ def test_told_types_win(from_csv: Callable[..., Table]) -> None:
     table = from_csv("zip,x,d\n1010,a,2020-13-01\n8010,1,2020-01-01\n", types=types)
     assert table.kind("zip") is Kind.CATEGORY
     assert table.categories("zip").values == ("1010", "8010")
-    assert "column 'x' cannot be read as numbers: 'a' in row 1; add" in refusal(lambda: table.numbers("x"))
+    assert "column 'x' cannot be read as numbers: 'a' in row 1; mend it, add" in refusal(lambda: table.numbers("x"))
     assert "as dates such as 2024-02-29: '2020-13-01' in row 1;" in refusal(lambda: table.dates("d"))
     message = refusal(lambda: from_csv("income\n1\n", types={"incomes": Kind.NUMBER}))
     assert message == "bank: bank.csv: column 'incomes' in `types` is not there; did you mean 'income'?"
@@ -285,13 +285,13 @@ def test_what_can_be_read_in_two_ways_is_said_and_can_be_told(from_csv: Callable
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (["1,5"] * 19 + ["soon"], "mixes numbers and text: 'soon' in row 20; add it"),
-        (["1.5"] * 19 + ["1,5"], "mixes numbers and text: '1,5' in row 20; add it"),
-        (["31.12.2024"] * 19 + ["soon"], "mixes dates and text: 'soon' in row 20; add it"),
-        (["2024-12-31"] * 19 + ["soon"], "mixes dates and text: 'soon' in row 20; add it"),
-        (["$3"] * 19 + ["soon"], "mixes numbers and text: 'soon' in row 20; add it"),
-        (["$3", "3 €"], "mixes numbers in $ and €; add it"),
-        (["12%", "3"], "mixes numbers with and without a percent sign: '3' in row 2; add it"),
+        (["1,5"] * 19 + ["soon"], "mixes numbers and text: 'soon' in row 20; mend it"),
+        (["1.5"] * 19 + ["1,5"], "mixes numbers and text: '1,5' in row 20; mend it"),
+        (["31.12.2024"] * 19 + ["soon"], "mixes dates and text: 'soon' in row 20; mend it"),
+        (["2024-12-31"] * 19 + ["soon"], "mixes dates and text: 'soon' in row 20; mend it"),
+        (["$3"] * 19 + ["soon"], "mixes numbers and text: 'soon' in row 20; mend it"),
+        (["$3", "3 €"], "mixes numbers in $ and €; mend it"),
+        (["12%", "3"], "mixes numbers with and without a percent sign: '3' in row 2; mend it"),
     ],
 )
 def test_a_column_is_written_in_one_way(from_csv: Callable[..., Table], values: list[str], message: str) -> None:

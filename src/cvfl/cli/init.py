@@ -22,6 +22,9 @@ from cvfl.data.tables.sources import Source, open_table
 from cvfl.data.tables.spellings import listed
 from cvfl.errors import ConfigError, writing
 
+SHOWN = 5
+"""Columns that are left out and of which the reason is printed; the file has all."""
+
 
 def init(
     out: Annotated[Path, typer.Argument(help="Configuration file to write (TOML).")],
@@ -123,12 +126,17 @@ def _label_lines(label: Label) -> list[str]:
 
 def _table_lines(draft: Draft, choices: Choices) -> list[str]:
     """How large a table is, what of it is not used, and how it was read where that is not the usual way."""
-    left_out = [name for name in draft.unusable if name not in choices.aside(draft.name)]
+    aside = choices.aside(draft.name)
+    left_out = [name for name in draft.unusable if name not in aside]
+    reasons = [f"{draft.table.name}: {name}: {draft.unusable[name]}" for name in left_out[:SHOWN]]
+    rare = [f"{draft.table.name}: {line}" for line in draft.mostly_rare(aside)]
     note = f"; left out: {listed(left_out)}" if left_out else ""
     missing = [f"{draft.table.name}: {word} counts as missing: {listed(c)}" for word, c in draft.missing.items()]
     return [
         f"{draft.table.name}: {draft.table.rows:,} rows, {len(draft.columns)} columns{note}",
+        *reasons,
         *missing,
+        *rare,
         *draft.table.notes,
     ]
 

@@ -200,6 +200,7 @@ def _party(draft: Draft, choices: Choices, label: Label | None, folder: Path, ow
     if missing := draft.missing:
         lines += [f"# {word} seems to mean missing: {listed(names)}" for word, names in missing.items()]
         lines.append(_line(f"missing = {_list(missing)}", "in every column of this table"))
+    lines += [f"# {line}" for line in draft.mostly_rare(aside)]
     if unusable:
         lines += [f"# {name}: {why}" for name, why in unusable.items()]
         lines.append(f"exclude = {_list(unusable)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +12,9 @@ from cvfl.data.tables.describe import Column, describe
 from cvfl.data.tables.ids import read_ids
 from cvfl.data.tables.kinds import Kind
 from cvfl.data.tables.label import Label, read_label
+from cvfl.data.tables.prepare import MOSTLY_RARE, rare_line
 from cvfl.data.tables.sources import Source
+from cvfl.data.tables.spellings import READABLE
 from cvfl.data.tables.table import Table
 from cvfl.errors import ConfigError, DataError, suggest
 from cvfl.types import OnStep
@@ -41,6 +43,11 @@ class Draft:
     def features(self) -> list[Column]:
         """Columns that a model can use."""
         return [column for column in self.columns if column.name not in self.unusable]
+
+    def mostly_rare(self, aside: Collection[str]) -> list[str]:
+        """Lines about categories that are to be learned from, but are mostly rare values."""
+        used = (column for column in self.features if column.name not in aside)
+        return [rare_line(column.name, column.rare, column.odd) for column in used if column.rare > MOSTLY_RARE]
 
     @property
     def missing(self) -> dict[str, list[str]]:
@@ -91,7 +98,9 @@ def _unusable(column: Column) -> str | None:
     if column.counting:
         return "numbers the rows"
     if column.kind is Kind.CATEGORY and column.distinct > max(2, MOSTLY_DIFFERENT * column.rows):
-        return f"has {column.distinct:,} different values in {column.rows:,} rows"
+        different = f"has {column.distinct:,} different values in {column.rows:,} rows"
+        digits = any(sign.isdigit() for sign in column.odd)
+        return f"{different}, such as {column.odd!r}; {READABLE}" if digits else different
     return None
 
 

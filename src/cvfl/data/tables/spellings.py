@@ -35,6 +35,12 @@ from cvfl.data.tables.months import full_years, named_months
 
 MOSTLY = 0.9
 """A column of which this share is written in one way is meant to be so."""
+READABLE = "numbers and dates are read when all are written in one way, such as 1234.5 or 2024-02-29"
+_DATELIKE = r"[0-9]{1,4}[-/. ]\w{1,9}[-/. ][0-9]{2,4}\b.*"
+_ALIKE = rf"^([<>~]?\s*[+-]?[0-9][0-9.,' ]*\s*[a-zA-Zµ°%²³/]*|{_DATELIKE})$"
+"""A number with a unit, or what may be a date."""
+_FEW, _WAYS = 8, 20
+"""So few different values are those of a category, and so are those that are written in more ways."""
 
 
 class Spelling(StrEnum):
@@ -76,6 +82,8 @@ class Found:
     type: Type
     other: Type | None = None
     mixes: str = ""
+    alike: tuple[str, ...] = ()
+    """Examples of values of a category that look like numbers or dates."""
 
 
 def kind_of(type: Type) -> Kind:
@@ -136,7 +144,28 @@ def infer(chunks: Callable[[], Iterable[pa.Array]], told: Kind | None = None) ->
     if fitting := [tally.type for tally in tallies if tally.fits_all]:
         return Found(fitting[0], other=fitting[1] if len(fitting) > 1 else None)
     nearest = max(tallies, key=lambda tally: tally.share)
-    return Found(nearest.type, mixes=nearest.mixture) if told or nearest.share >= MOSTLY else Found(Kind.CATEGORY)
+    if told or nearest.share >= MOSTLY:
+        return Found(nearest.type, mixes=nearest.mixture)
+    return Found(Kind.CATEGORY, alike=_alike(chunks()))
+
+
+def _alike(chunks: Iterable[pa.Array]) -> tuple[str, ...]:
+    """Examples of values of which nearly all look like numbers or dates, if they are many, or dates in a few ways."""
+    seen = alike = different = 0
+    ways: dict[str, str] = {}
+    for array in chunks:
+        known = array.drop_null()
+        seen += len(known)
+        alike += pc.sum(pc.match_substring_regex(known, _ALIKE)).as_py() or 0
+        values = pc.unique(known)
+        shapes = pc.replace_substring_regex(values, "[0-9]+", "9")
+        if alike < MOSTLY * seen or pc.count_distinct(shapes).as_py() > _WAYS:
+            return ()
+        different = max(different, len(values))
+        for shape in pc.unique(shapes):
+            ways.setdefault(shape.as_py(), values[pc.index(shapes, shape).as_py()].as_py())
+    mixed = len(ways) > 1 and all(re.match(_DATELIKE, value) for value in ways.values())
+    return tuple(ways.values()) if mixed or different > _FEW else ()
 
 
 @dataclass
@@ -198,6 +227,12 @@ def spelling_notes(table: str, found: Mapping[str, Found]) -> tuple[str, ...]:
             f"{table}: years of two digits in {listed(names)}: 30 to 99 are of the 20th century, 00 to 29 of the 21st"
             for type, names in columns.items()
             if type is Spelling.SHORT
+        ),
+        *(
+            f"{table}: {name} is read as a category, though its values look like numbers or dates, such as "
+            f'{" and ".join(map(repr, way.alike[:2]))}; {READABLE}; else set {type_key(name)} = "category"'
+            for name, way in found.items()
+            if way.alike
         ),
         *(
             f"{table}: {name} can be read as {way.type} and as {way.other}; it is read as the first, "

@@ -264,7 +264,7 @@ class Table:
             yield array if is_text(array.type) else kinds.clean(kinds.as_text(array), self._missing)
 
     def _misfit(self, name: str, what: str) -> DataError:
-        advice = f'add it to `missing` or set {type_key(name)} = "{Kind.CATEGORY}"'
+        advice = f'mend it, add it to `missing` or set {type_key(name)} = "{Kind.CATEGORY}"'
         return DataError(f"{self.name}: column {name!r} {what}; {advice}")
 
     def _unknown(self, name: str, where: str = "") -> DataError:
