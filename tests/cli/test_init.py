@@ -179,7 +179,10 @@ def test_parties_whose_ids_have_different_names():
     [
         (("--id", "bank=ID"), "--id is missing: id column (at shop: ID, basket)"),
         (("--id", "ID", "--id", "x"), "--id takes one column for all, or NAME=COLUMN for a party, not ID and x"),
-        (("--id", "bank=ID", "--id", "shop=IDs"), "id: shop: shop.csv has no column 'IDs'; did you mean 'ID'?"),
+        (
+            ("--id", "bank=ID", "--id", "shop=IDs"),
+            "id: shop: shop.csv has no column 'IDs'; for another name there give --id shop=ID; did",
+        ),
     ],
 )
 def test_ids_that_do_not_fit(arguments, message):
@@ -261,3 +264,65 @@ def test_one_bad_cell_of_a_column_of_numbers_is_printed_with_what_to_do():
         "shop: shop.csv: pay: column 'pay' mixes numbers and text: 'ask Bob' in row 8; "
         'mend it, add it to `missing` or set types.pay = "category"'
     ) in output
+
+
+SHOP_CID = {"CID": SHOP["ID"], "basket": SHOP["basket"]}
+
+
+def test_an_id_of_another_name_is_named_with_the_option():
+    code, output, _ = init(BANK, SHOP_CID, "--id", "ID")
+    assert code == 2
+    assert "id: shop: shop.csv has no column 'ID'; for another name there give --id shop=CID; did you mean" in output
+    arguments = ["init", "fed.toml", "--party", "bank=bank.csv", "--party", "shop=shop.csv"]
+    output = CliRunner().invoke(app, arguments).output
+    assert "id column (in every table: none; name that of each: --id bank=ID --id shop=CID)" in output
+
+
+@pytest.mark.parametrize("option", ["first", "bank=first"])
+def test_duplicate_ids_are_named_with_the_option_that_settles_them(option):
+    bank = {name: [*values, values[3]] for name, values in BANK.items()}
+    code, output, _ = init(bank, SHOP)
+    assert code == 2
+    assert 'or set duplicates = "first" or "last" for this party; here: --duplicates bank=first' in output
+    code, output, config = init(bank, SHOP, "--duplicates", option)
+    assert code == 0, output
+    assert config["party"]["bank"]["duplicates"] == "first"
+    assert "bank: bank.csv: 1 rows are left out, whose id another row has: the first counts" in output
+    assert load_data(load_config(Path("fed.toml"))).aligned.common == ROWS
+    assert init(bank, SHOP, "--duplicates", "both")[0] == 2
+    assert "--duplicates takes first or last" in init(bank, SHOP, "--duplicates", "bnk=first")[1]
+
+
+def test_a_stray_word_in_the_label_is_named_with_the_option_that_settles_it():
+    answers = [*(0.5 * i for i in range(ROWS - 1)), "soon"]
+    code, output, _ = init(BANK | {"y": answers}, SHOP)
+    assert code == 2
+    assert "'soon' in row 120; mend it, add it to `missing`" in output
+    assert "here: --missing bank=WORD" in output
+    code, output, config = init(BANK | {"y": answers}, SHOP, "--missing", "bank=soon")
+    assert code == 0, output
+    assert config["party"]["bank"]["missing"] == ["soon"]
+    assert "1 rows without a label are left out" in output
+    assert "there is no such party; did you mean 'bank'?" in init(BANK, SHOP, "--missing", "bnk=soon")[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (str.upper, 'only 0 of the 120 ids of bank, the smallest table, are in every table; 120 if case does not '
+                    'count: set id_type = "caseless" at every party'),
+        (lambda id: f"00{id[1:]}", "only 0 of the 120 ids of bank, the smallest table, are in every table; check that"),
+        (lambda id: id if id in ("z0", "z1") else f"x{id}", "only 2 of the 120 ids of bank"),
+    ],
+)  # fmt: skip
+def test_ids_that_do_not_match_are_said(change, line):
+    code, output, _ = init(BANK, SHOP | {"ID": [change(id) for id in SHOP["ID"]]})
+    assert (code, line in output) == (0, True), output
+    assert "smallest table" not in init(BANK, SHOP)[1]
+
+
+def test_ids_that_are_padded_are_said():
+    plain, padded = (list(map(form.format, range(ROWS))) for form in ("{}", "{:06}"))
+    code, output, _ = init(BANK | {"ID": plain}, SHOP | {"ID": padded})
+    assert code == 0
+    assert '120 without the zeros before them: set id_type = "integer" at every party' in output

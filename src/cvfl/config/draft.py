@@ -197,8 +197,10 @@ def _party(draft: Draft, choices: Choices, label: Label | None, folder: Path, ow
         lines.append(_line(f"id = {_columns(choices.ids[draft.name])}", "what names a person"))
     if label is not None and draft.name == choices.holder:
         lines.append(_line(f"label = {_text(choices.label)}", told(label)))
-    if missing := draft.missing:
-        lines += [f"# {word} seems to mean missing: {listed(names)}" for word, names in missing.items()]
+    if draft.duplicates != "error":
+        lines.append(_line(f"duplicates = {_text(draft.duplicates)}", "of rows with the same id, the one that counts"))
+    lines += [f"# {word} seems to mean missing: {listed(names)}" for word, names in draft.missing.items()]
+    if missing := [*draft.words, *draft.missing]:
         lines.append(_line(f"missing = {_list(missing)}", "in every column of this table"))
     lines += [f"# {line}" for line in draft.mostly_rare(aside)]
     if unusable:
