@@ -326,3 +326,22 @@ def test_ids_that_are_padded_are_said():
     code, output, _ = init(BANK | {"ID": plain}, SHOP | {"ID": padded})
     assert code == 0
     assert '120 without the zeros before them: set id_type = "integer" at every party' in output
+
+
+@pytest.mark.parametrize(
+    ("change", "remedies"),
+    [
+        ("data.split_by=income", ["data.stratify=false"]),
+        ("privacy.labels=bank", ["data.stratify=false"]),
+        ("privacy.aggregation=secure", ["server_model.name=sum"]),
+    ],
+)
+def test_what_goes_against_the_file_names_the_remedy_which_is_enough(change, remedies):
+    assert init(BANK, SHOP)[0] == 0
+    arguments = ["train", "fed.toml", "--set", "epochs=2", "--set", change]
+    refused = CliRunner().invoke(app, arguments)
+    assert refused.exit_code == 2
+    told = refused.output.replace(" = ", "=").replace("'", "")
+    assert all(f"set {remedy}" in told for remedy in remedies), refused.output
+    trained = CliRunner().invoke(app, [*arguments, *(word for remedy in remedies for word in ("--set", remedy))])
+    assert trained.exit_code == 0, trained.output

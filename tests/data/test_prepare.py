@@ -139,12 +139,15 @@ def test_what_was_learned_survives_a_file_in_the_same_bits(values):
     assert Number.model_validate_json(fitted.model_dump_json()) == fitted
 
 
-def test_a_file_is_small(tmp_path):
-    values = np.random.default_rng(0).normal(size=(50, 500))
+@pytest.mark.parametrize(("settings", "most"), [({}, 60), ({"scale": "quantile"}, 1400)])
+@pytest.mark.parametrize("rows", [600, 5000])
+def test_a_file_is_small(tmp_path, rows, settings, most):
+    """Bytes a column; `quantile`, which `init` writes, keeps at most 128 values of each, and their scores."""
+    values = np.random.default_rng(0).normal(size=(rows, 20))
     columns = table(tmp_path, **{f"c{i}": column for i, column in enumerate(values.T)})
-    fitted, _ = prepare(columns, columns.columns, every(50), 40, Settings())
+    fitted, _ = prepare(columns, columns.columns, every(rows), rows * 2 // 3, Settings(**settings))
     fitted.save(tmp_path / "x.preparation")
-    assert (tmp_path / "x.preparation").stat().st_size < 100 * 500
+    assert (tmp_path / "x.preparation").stat().st_size < most * 20
 
 
 def test_a_date_that_is_missing_is_marked_once(tmp_path):
