@@ -75,6 +75,7 @@ def test_one_command_prepares_a_federation_and_the_next_trains_it(folder):
     code, output = cvfl("train", "fed.toml", "--out", "run")
     assert code == 0, output
     assert "150 rows are shared by bank and shop" in output
+    assert "label 'y': 'yes' is the positive class, 'no' the other" in output
     summary = json.loads((folder / "run" / "summary.json").read_text())
     assert summary["completed"]
     assert summary["alignment"]["common"] == 150
@@ -99,7 +100,7 @@ def test_the_configuration_is_commented_and_says_what_was_left_out(folder):
     assert values["party"]["shop"]["table"] == "shop.parquet"
     assert "# country: is constant" in text
     assert "# name: has 200 different values in 200 rows" in text
-    assert "# 2 classes: no, yes" in text
+    assert '# 2 classes: no, yes; yes is positive, else add positive = "no"' in text
     assert "to learn from: 1 number, 1 date" in text
     assert load_config(folder / "fed.toml").data.stratify
 

@@ -140,8 +140,12 @@ def test_what_masks_cost(M: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"server_model": {"name": "linear"}}, "needs each of them, take 'sum'"),
-        ({"server_model": {"name": "attention"}}, "needs each of them, take 'sum'"),
+        ({"server_model": {"name": "linear"}}, "needs each of them, set server_model.name = 'sum'"),
+        ({"server_model": {"name": "attention"}}, "needs each of them, set server_model.name = 'sum'"),
+        (
+            {"server_model": {"name": "wide_deep", "hidden": [8]}, "compressor": "auto", "server_compressor": "auto"},
+            "needs each of them, set server_model.name = 'sum'",
+        ),
         ({"folding": True}, "no folding"),
         ({"compressor": "lattice:bits=4"}, "compressor: secure aggregation needs a grid that all parties have"),
         ({"compressor": "scalar:bits=4"}, "compressor: secure aggregation needs a grid that all parties have"),

@@ -139,12 +139,15 @@ def test_what_was_learned_survives_a_file_in_the_same_bits(values):
     assert Number.model_validate_json(fitted.model_dump_json()) == fitted
 
 
-def test_a_file_is_small(tmp_path):
-    values = np.random.default_rng(0).normal(size=(50, 500))
+@pytest.mark.parametrize(("settings", "most"), [({}, 60), ({"scale": "quantile"}, 1400)])
+@pytest.mark.parametrize("rows", [600, 5000])
+def test_a_file_is_small(tmp_path, rows, settings, most):
+    """Bytes a column; `quantile`, which `init` writes, keeps at most 128 values of each, and their scores."""
+    values = np.random.default_rng(0).normal(size=(rows, 20))
     columns = table(tmp_path, **{f"c{i}": column for i, column in enumerate(values.T)})
-    fitted, _ = prepare(columns, columns.columns, every(50), 40, Settings())
+    fitted, _ = prepare(columns, columns.columns, every(rows), rows * 2 // 3, Settings(**settings))
     fitted.save(tmp_path / "x.preparation")
-    assert (tmp_path / "x.preparation").stat().st_size < 100 * 500
+    assert (tmp_path / "x.preparation").stat().st_size < most * 20
 
 
 def test_a_date_that_is_missing_is_marked_once(tmp_path):
@@ -262,6 +265,33 @@ def test_classes_are_compared_without_case_and_unknown_ones_are_no_label(tmp_pat
         "bank: y.parquet: label 'y': 1 rows with 'Unknown' are left out, as without a label; "
         'for a class of its own set types.y = "category"',
     )
+
+
+@pytest.mark.parametrize(
+    ("values", "classes"),
+    [
+        (["Yes", "no", "YES", "yes", "Yes"], ("no", "Yes")),
+        (["yes", "No", "no", "No"], ("No", "yes")),
+        (["N", "y"], ("N", "y")),
+        (["B", "a", "C"], ("a", "B", "C")),
+        (["10", "9", "x"], ("10", "9", "x")),
+    ],
+)
+def test_classes_are_in_the_alphabets_order_whatever_their_case(tmp_path, values, classes):
+    label = read_label(table(tmp_path, y=values), "y")
+    assert label.classes == classes
+    assert label.positive == (classes[1] if len(classes) == 2 else None)
+    if label.positive:
+        assert label.said == f"label 'y': {classes[1]!r} is the positive class, {classes[0]!r} the other"
+
+
+def test_classes_keep_the_order_of_an_earlier_run(tmp_path):
+    label = read_label(table(tmp_path, y=["Yes", None, "no"]), "y")
+    assert (label.classes, label.values.tolist()) == (("no", "Yes"), [1, -1, 0])
+    old = label.renumbered(["YES", "no"])
+    assert (old.classes, old.values.tolist()) == (("Yes", "no"), [0, -1, 1])
+    assert old.known.tolist() == label.known.tolist()
+    assert label.renumbered(["maybe", "no"]) is label
 
 
 def test_the_user_may_say_whether_a_label_is_a_class(tmp_path):

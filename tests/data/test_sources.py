@@ -179,7 +179,7 @@ def test_a_little_text_among_numbers_is_a_mistake(from_csv: Callable[..., Table]
     table = from_csv("income,id\n" + "".join(f"{row},1\n" for row in rows))
     assert refusal(lambda: table.kind("income")) == (
         "bank: bank.csv: column 'income' mixes numbers and text: 'abc' in row 17 and 3 more; "
-        'add it to `missing` or set types.income = "category"'
+        'mend it, add it to `missing` or set types.income = "category"'
     )
     rows[20:28] = ["text"] * 8
     assert from_csv("income,id\n" + "".join(f"{row},1\n" for row in rows)).kind("income") is Kind.CATEGORY
@@ -187,7 +187,7 @@ def test_a_little_text_among_numbers_is_a_mistake(from_csv: Callable[..., Table]
 
 def test_the_mistake_names_the_row_behind_the_first_batch(from_csv: Callable[..., Table]) -> None:
     table = from_csv('"the income"\n' + "1\n" * 99_999 + "n/k\n" + "1\n" * 5)
-    assert "'n/k' in row 100,000; add" in refusal(lambda: table.kind("the income"))
+    assert "'n/k' in row 100,000; mend it, add" in refusal(lambda: table.kind("the income"))
     assert refusal(lambda: table.kind("the income")).endswith('set types."the income" = "category"')
 
 
@@ -196,7 +196,7 @@ def test_told_types_win(from_csv: Callable[..., Table]) -> None:
     table = from_csv("zip,x,d\n1010,a,2020-13-01\n8010,1,2020-01-01\n", types=types)
     assert table.kind("zip") is Kind.CATEGORY
     assert table.categories("zip").values == ("1010", "8010")
-    assert "column 'x' cannot be read as numbers: 'a' in row 1; add" in refusal(lambda: table.numbers("x"))
+    assert "column 'x' cannot be read as numbers: 'a' in row 1; mend it, add" in refusal(lambda: table.numbers("x"))
     assert "as dates such as 2024-02-29: '2020-13-01' in row 1;" in refusal(lambda: table.dates("d"))
     message = refusal(lambda: from_csv("income\n1\n", types={"incomes": Kind.NUMBER}))
     assert message == "bank: bank.csv: column 'incomes' in `types` is not there; did you mean 'income'?"
@@ -212,6 +212,8 @@ def test_told_types_win(from_csv: Callable[..., Table]) -> None:
         (["1'234.5", "1\u00a0234.5", "3"], "1,234.5", [1234.5, 1234.5, 3]),
         (["12%", "3.5 %", "0%"], "1,234.5", [12, 3.5, 0]),
         (["12,5%", "", "0%"], "1.234,5", [12.5, np.nan, 0]),
+        (["$29,500.5", "-$1,200", "$-3", "7"], "1,234.5", [29500.5, -1200, -3, 7]),
+        (["5,99 €", "1.234,00€", "€ 3"], "1.234,5", [5.99, 1234, 3]),
     ],
 )
 def test_numbers_as_people_write_them(
@@ -231,15 +233,38 @@ def test_numbers_as_people_write_them(
         (["31/12/2024 9:05", "01/02/2024 23:59:59"], "d/m/y", ["2024-12-31T09:05", "2024-02-01T23:59:59"]),
         (["12/31/2024", "1/2/2024"], "m/d/y", ["2024-12-31", "2024-01-02"]),
         (["2024/2/29", "2024/12/01"], "y/m/d", ["2024-02-29", "2024-12-01"]),
+        (["09 Mar 2020", "31-DEC-2024", "1. June 1999"], "d mon y", ["2020-03-09", "2024-12-31", "1999-06-01"]),
+        (["Sept 9, 2020", "May 31, 2024 9:05"], "d mon y", ["2020-09-09", "2024-05-31T09:05"]),
+        (["09MAR20", "9mar45"], "d mon y", ["2020-03-09", "1945-03-09"]),
+        (["20200309", "19991231", "20240229"], "yyyymmdd", ["2020-03-09", "1999-12-31", "2024-02-29"]),
+        (["09.03.20", "31.12.29", "01.02.30"], "dd.mm.yy", ["2020-03-09", "2029-12-31", "1930-02-01"]),
     ],
 )
 def test_dates_as_people_write_them(
     from_csv: Callable[..., Table], values: list[str], type: str, read: list[str]
 ) -> None:
-    table = from_csv("d\n" + "".join(f"{value}\n" for value in [*values, "NA"]))
+    table = from_csv("d;x\n" + "".join(f"{value};1\n" for value in [*values, "NA"]))
     assert table.type("d") == type
     assert table.kind("d") is Kind.DATE
     np.testing.assert_array_equal(table.dates("d"), np.array([*read, "NaT"], "datetime64[s]"))
+
+
+@pytest.mark.parametrize("values", [["20200309", "20200230"], ["18991231"], ["20200309", "202003091"], ["20200309.5"]])
+def test_numbers_that_are_not_all_days_are_numbers(from_csv: Callable[..., Table], values: list[str]) -> None:
+    assert from_csv("d\n" + "\n".join(values) + "\n").type("d") is Kind.NUMBER
+
+
+def test_whole_numbers_that_are_all_days_are_said_and_can_be_told(
+    from_csv: Callable[..., Table], from_parquet: Callable[..., Table]
+) -> None:
+    days, content = [20200309, None, 19991231], "d,x\n20200309,1\n,1\n19991231,1\n"
+    for table in (from_csv(content), from_parquet({"d": pa.array(days, pa.int32())})):
+        assert table.dates("d").astype("datetime64[D]").astype(str).tolist() == ["2020-03-09", "NaT", "1999-12-31"]
+        assert table.notes[-1].endswith(
+            'd can be read as yyyymmdd and as number; it is read as the first, else set types.d = "number"'
+        )
+        assert table.numbers("d", Kind.NUMBER).tolist()[::2] == [20200309, 19991231]  # as an earlier run did
+    assert from_csv(content, types={"d": Kind.NUMBER}).type("d") is Kind.NUMBER
 
 
 def test_what_can_be_read_in_two_ways_is_said_and_can_be_told(from_csv: Callable[..., Table]) -> None:
@@ -260,11 +285,13 @@ def test_what_can_be_read_in_two_ways_is_said_and_can_be_told(from_csv: Callable
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (["1,5"] * 19 + ["soon"], "mixes numbers and text: 'soon' in row 20; add it"),
-        (["1.5"] * 19 + ["1,5"], "mixes numbers and text: '1,5' in row 20; add it"),
-        (["31.12.2024"] * 19 + ["soon"], "mixes dates and text: 'soon' in row 20; add it"),
-        (["2024-12-31"] * 19 + ["soon"], "mixes dates and text: 'soon' in row 20; add it"),
-        (["12%", "3"], "mixes numbers with and without a percent sign: '3' in row 2; add it"),
+        (["1,5"] * 19 + ["soon"], "mixes numbers and text: 'soon' in row 20; mend it"),
+        (["1.5"] * 19 + ["1,5"], "mixes numbers and text: '1,5' in row 20; mend it"),
+        (["31.12.2024"] * 19 + ["soon"], "mixes dates and text: 'soon' in row 20; mend it"),
+        (["2024-12-31"] * 19 + ["soon"], "mixes dates and text: 'soon' in row 20; mend it"),
+        (["$3"] * 19 + ["soon"], "mixes numbers and text: 'soon' in row 20; mend it"),
+        (["$3", "3 €"], "mixes numbers in $ and €; mend it"),
+        (["12%", "3"], "mixes numbers with and without a percent sign: '3' in row 2; mend it"),
     ],
 )
 def test_a_column_is_written_in_one_way(from_csv: Callable[..., Table], values: list[str], message: str) -> None:
@@ -272,7 +299,26 @@ def test_a_column_is_written_in_one_way(from_csv: Callable[..., Table], values: 
     assert message in refusal(lambda: table.kind("x"))
 
 
-@pytest.mark.parametrize("value", ["31.02.2024", "1,2,3", "1.2.3", "12:30", "007 123", "1.2.24", "5,", "%"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "31.02.2024",
+        "1,2,3",
+        "1.2.3",
+        "12:30",
+        "007 123",
+        "1.2.24",
+        "5,",
+        "%",
+        "$",
+        "+-5",
+        "32 Mar 2020",
+        "9 Maybe 2020",
+        "31.02.24",
+        "75 kg",
+        "20200230x",
+    ],
+)
 def test_what_only_looks_like_a_number_or_a_date_is_a_category(from_csv: Callable[..., Table], value: str) -> None:
     table = from_csv(f"x;y\n{value};1\nother;2\n{value};3\n")
     assert table.kind("x") is Kind.CATEGORY

@@ -220,7 +220,7 @@ def test_no_group_is_in_two_parts(folder, how, kind):
         (["data.split_by=basket"], "bank.csv: data.split_by: 'basket' must be in this table, which has the label"),
         (["data.split_by=ID"], "data.split_by: 'ID' is a category; it must have dates or numbers"),
         (["data.split_by=gap"], "data.split_by: 'gap' is missing in 2 of 100 rows"),
-        (["data.split_by=age", "data.stratify=true"], "exclude each other"),
+        (["data.split_by=age", "data.stratify=true"], "held out by one of them; set data.stratify = false"),
         (["data.split_by=age", "data.name=wine", "party={}"], "data.split_by is for tables of the parties"),
     ],
 )

@@ -199,6 +199,27 @@ def test_other_columns_and_classes_are_refused_by_name(binary: Path, tmp_path: P
             train(changed(tmp_path, name, table), start=start, workers=1)
 
 
+def test_classes_keep_the_order_of_the_earlier_run(tmp_path: Path) -> None:
+    """As of a run that sorted them with case, or that was told which one is positive; a word said now wins."""
+
+    def positive(first: int, name: str) -> RunConfig:
+        config = month(tmp_path, first)
+        bank = config.party["bank"].model_copy(update={"positive": name})
+        return config.model_copy(update={"party": config.party | {"bank": bank}})
+
+    run = train(positive(0, "no"), out=tmp_path / "april", workers=1)
+    assert run.summary["classes"] == ["yes", "no"]
+    start = start_from(tmp_path / "april")
+    loaded = load_data(month(tmp_path, 1000), start=start)
+    assert loaded.assembled.classes == ("yes", "no")
+    assert loaded.label == "label 'target': 'no' is the positive class, 'yes' the other"
+    fresh = load_data(month(tmp_path, 1000))
+    assert fresh.assembled.classes == ("no", "yes")
+    assert torch.equal(loaded.data.train_labels, 1 - fresh.data.train_labels)
+    with pytest.raises(DataError, match=r"has the classes no, yes, in .* there were yes, no; take the same"):
+        load_data(positive(1000, "yes"), start=start)
+
+
 def test_a_party_that_left_is_refused(binary: Path) -> None:
     bank = tables.frames(first=1000)["bank"]
     path = tables.write({"bank": bank}, binary / "alone")["bank"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,12 +16,17 @@ from rich.prompt import Prompt
 from cvfl.cli.display import StepDisplay
 from cvfl.cli.errors import one_line
 from cvfl.config.draft import configuration, party_text, told
-from cvfl.config.examine import Choices, Draft, check_choices, check_id, common_columns, examine
+from cvfl.config.examine import Choices, Draft, check_choices, check_id, common_columns, examine, likely_id
 from cvfl.config.files import load_config
+from cvfl.data.tables.ids import Duplicates
+from cvfl.data.tables.kinds import DEFAULT_MISSING
 from cvfl.data.tables.label import Label
 from cvfl.data.tables.sources import Source, open_table
 from cvfl.data.tables.spellings import listed
-from cvfl.errors import ConfigError, writing
+from cvfl.errors import ConfigError, DataError, suggest, writing
+
+SHOWN = 5
+"""Columns that are left out and of which the reason is printed; the file has all."""
 
 
 def init(
@@ -43,6 +49,13 @@ def init(
     label: Annotated[
         str | None, typer.Option(metavar="[PARTY.]COLUMN", help="What is to be predicted, and who holds it.")
     ] = None,
+    duplicates: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[NAME=]WHICH", help="Of rows with the same id the first or the last counts."),
+    ] = None,
+    missing: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=WORD", help="A word that means a missing value at this party.")
+    ] = None,
     terms: Annotated[
         Path, typer.Option(help="With one --party: the file of terms, which `cvfl terms` makes for all roles.")
     ] = Path("terms.toml"),
@@ -59,12 +72,14 @@ def init(
     with one_line(), ExitStack() as stack:
         if out.exists() and not force:
             raise ConfigError(f"{out} exists already; choose another name or use --force")
-        sources = _sources(party or _ask_parties(console), query or [])
+        sources = _with_words(_sources(party or _ask_parties(console), query or []), missing or [])
         with StepDisplay(console) as steps:
             drafts = []
             for source in sources:
                 table = stack.enter_context(open_table(source, lambda name, rows: steps(f"{name}: reading", rows, 0)))
-                drafts.append(examine(source, table, steps))
+                words = source.missing[len(DEFAULT_MISSING) :]
+                drafts.append(replace(examine(source, table, steps), words=words))
+        drafts = _with_duplicates(drafts, duplicates or [])
         ids = _ids(drafts, id or [], console)
         if len(drafts) > 1:
             lines = _whole(out, drafts, _choices(drafts, ids, label, console))
@@ -76,7 +91,8 @@ def init(
 
 def _whole(out: Path, drafts: Sequence[Draft], choices: Choices) -> list[str]:
     """Write the configuration of a federation whose tables are all here; what there is to say of it."""
-    found, drafts = check_choices(drafts, choices)
+    with _with_options():
+        found, drafts = check_choices(drafts, choices)
     _write(out, configuration(drafts, choices, found, out.parent))
     load_config(out)
     tables = (line for draft in drafts for line in _table_lines(draft, choices))
@@ -90,10 +106,11 @@ def _whole(out: Path, drafts: Sequence[Draft], choices: Choices) -> list[str]:
 def _alone(out: Path, draft: Draft, choices: Choices, terms: Path) -> list[str]:
     """Write the file of one party whose partners are elsewhere; what there is to say of it."""
     label = None
-    if choices.holder:
-        label, (draft,) = check_choices([draft], choices)
-    else:
-        check_id(draft, choices)
+    with _with_options():
+        if choices.holder:
+            label, (draft,) = check_choices([draft], choices)
+        else:
+            check_id(draft, choices)
     _write(out, party_text(draft, choices, label, out.parent, terms))
     there = terms.exists()
     if there:
@@ -105,6 +122,21 @@ def _alone(out: Path, draft: Draft, choices: Choices, terms: Path) -> list[str]:
         *(() if there else (f"next: {terms}, one file for all roles, which `cvfl terms` makes and one of you sends",)),
         f"{'next' if there else 'then'}: cvfl party {out} --name {draft.name}",
     ]
+
+
+@contextmanager
+def _with_options() -> Iterator[None]:
+    """What is to be set in a file that is not there yet, as options of this command."""
+    try:
+        yield
+    except DataError as error:
+        text = str(error)
+        name, options = (
+            text.partition(":")[0],
+            {"set duplicates =": "--duplicates {}=first", "`missing`": "--missing {}=WORD"},
+        )
+        said = [f"; here: {option.format(name)}" for key, option in options.items() if key in text]
+        raise DataError("".join([text, *said])) from error
 
 
 def _write(out: Path, text: str) -> None:
@@ -123,12 +155,18 @@ def _label_lines(label: Label) -> list[str]:
 
 def _table_lines(draft: Draft, choices: Choices) -> list[str]:
     """How large a table is, what of it is not used, and how it was read where that is not the usual way."""
-    left_out = [name for name in draft.unusable if name not in choices.aside(draft.name)]
+    aside = choices.aside(draft.name)
+    left_out = [name for name in draft.unusable if name not in aside]
+    reasons = [f"{draft.table.name}: {name}: {draft.unusable[name]}" for name in left_out[:SHOWN]]
+    rare = [f"{draft.table.name}: {line}" for line in draft.mostly_rare(aside)]
     note = f"; left out: {listed(left_out)}" if left_out else ""
     missing = [f"{draft.table.name}: {word} counts as missing: {listed(c)}" for word, c in draft.missing.items()]
     return [
         f"{draft.table.name}: {draft.table.rows:,} rows, {len(draft.columns)} columns{note}",
+        *reasons,
         *missing,
+        *rare,
+        *draft.notes,
         *draft.table.notes,
     ]
 
@@ -149,6 +187,27 @@ def _sources(parties: Sequence[str], queries: Sequence[str]) -> list[Source]:
     if asked:
         raise ConfigError(f"--query {next(iter(asked))}: no such party has a database URL")
     return sources
+
+
+def _with_words(sources: Sequence[Source], given: Sequence[str]) -> list[Source]:
+    """The sources, each with the words that mean a missing value in it."""
+    words: dict[str, list[str]] = {source.party: [] for source in sources}
+    for name, word in (_pair(text, "--missing") for text in given):
+        if name not in words:
+            raise ConfigError(f"--missing {name}: there is no such party{suggest(name, words)}")
+        words[name].append(word)
+    return [replace(source, missing=(*source.missing, *words[source.party])) for source in sources]
+
+
+def _with_duplicates(drafts: Sequence[Draft], given: Sequence[str]) -> list[Draft]:
+    """The drafts, each with which of rows with the same id counts: what was said of it, or of all."""
+    chosen: dict[str, Duplicates] = {}
+    for text in given:
+        name, equals, which = text.rpartition("=")
+        if which not in ("first", "last") or (equals and name not in [draft.name for draft in drafts]):
+            raise ConfigError(f"--duplicates takes first or last, or NAME=first for a party, not {text!r}")
+        chosen[name] = "first" if which == "first" else "last"
+    return [replace(draft, duplicates=chosen.get(draft.name, chosen.get("", "error"))) for draft in drafts]
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:
@@ -194,13 +253,19 @@ def _ids(drafts: Sequence[Draft], given: Sequence[str], console: Console) -> dic
         others = [draft for draft in drafts if draft.name not in own]
         shared = common_columns(others)
         where = "in every table" if not own else f"at {' and '.join(draft.name for draft in others)}"
-        question = f"id column ({where}: {', '.join(shared) or 'none'})"
+        each = " ".join(f"--id {draft.name}={likely_id(draft)}" for draft in others)
+        question = f"id column ({where}: {', '.join(shared) or f'none; name that of each: {each}'})"
         for_all = [_ask(console, question, shared[0] if shared else None, "--id")]
     return {draft.name: _columns_of(draft, own.get(draft.name, *for_all)) for draft in drafts}
 
 
 def _columns_of(draft: Draft, text: str) -> tuple[str, ...]:
-    return (text,) if text in draft.table.columns else tuple(name.strip() for name in text.split(","))
+    names = (text,) if text in draft.table.columns else tuple(name.strip() for name in text.split(","))
+    if missing := [name for name in names if name not in draft.table.columns]:
+        near = suggest(missing[0], draft.table.columns)
+        remedy = f"for another name there give --id {draft.name}={likely_id(draft)}"
+        raise ConfigError(f"id: {draft.table.name} has no column {missing[0]!r}; {remedy}{near}")
+    return names
 
 
 def _ask_parties(console: Console) -> list[str]:

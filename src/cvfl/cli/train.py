@@ -177,7 +177,7 @@ def _start(run: Path | None, settings: RunConfig) -> Start | None:
 def _loaded(config: Path, settings: RunConfig, seen: Observer, start: Start | None) -> Loaded:
     """The rows, and what there is to say of how they were found."""
     loaded = load_data(settings, seen.step, alignment_folder(config), start)
-    for note in loaded.notes:
+    for note in (*loaded.notes, *filter(None, [loaded.label])):
         seen.event(note)
     if loaded.aligned:
         seen.event(alignment_line(loaded.aligned))

@@ -197,9 +197,12 @@ def _party(draft: Draft, choices: Choices, label: Label | None, folder: Path, ow
         lines.append(_line(f"id = {_columns(choices.ids[draft.name])}", "what names a person"))
     if label is not None and draft.name == choices.holder:
         lines.append(_line(f"label = {_text(choices.label)}", told(label)))
-    if missing := draft.missing:
-        lines += [f"# {word} seems to mean missing: {listed(names)}" for word, names in missing.items()]
+    if draft.duplicates != "error":
+        lines.append(_line(f"duplicates = {_text(draft.duplicates)}", "of rows with the same id, the one that counts"))
+    lines += [f"# {word} seems to mean missing: {listed(names)}" for word, names in draft.missing.items()]
+    if missing := [*draft.words, *draft.missing]:
         lines.append(_line(f"missing = {_list(missing)}", "in every column of this table"))
+    lines += [f"# {line}" for line in draft.mostly_rare(aside)]
     if unusable:
         lines += [f"# {name}: {why}" for name, why in unusable.items()]
         lines.append(f"exclude = {_list(unusable)}")
@@ -212,8 +215,10 @@ def told(label: Label) -> str:
     if not label.classes:
         return f'a quantity; for classes add {key}"category" }}'
     classes = f"{len(label.classes)} classes: {_shortened(label.classes)}"
+    if label.positive is not None:
+        return f"{classes}; {label.positive} is positive, else add positive = {_text(label.classes[0])}"
     numbered = all(name.lstrip("-").isdigit() for name in label.classes)
-    return classes + (f'; for a quantity add {key}"number" }}' if numbered and len(label.classes) > 2 else "")
+    return classes + (f'; for a quantity add {key}"number" }}' if numbered else "")
 
 
 def _shortened(names: Sequence[str]) -> str:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cvfl.data.tables.describe import Column, describe
-from cvfl.data.tables.ids import read_ids
+from cvfl.data.tables.ids import Duplicates, Ids, read_ids
 from cvfl.data.tables.kinds import Kind
 from cvfl.data.tables.label import Label, read_label
+from cvfl.data.tables.prepare import MOSTLY_RARE, rare_line
 from cvfl.data.tables.sources import Source
+from cvfl.data.tables.spellings import READABLE
 from cvfl.data.tables.table import Table
 from cvfl.errors import ConfigError, DataError, suggest
 from cvfl.types import OnStep
@@ -31,6 +33,12 @@ class Draft:
     table: Table
     columns: tuple[Column, ...]
     unusable: Mapping[str, str]
+    duplicates: Duplicates = "error"
+    """Which of rows with the same id counts."""
+    words: tuple[str, ...] = ()
+    """Words for a missing value that the user named."""
+    notes: tuple[str, ...] = ()
+    """What there is to say of its ids."""
 
     @property
     def name(self) -> str:
@@ -41,6 +49,11 @@ class Draft:
     def features(self) -> list[Column]:
         """Columns that a model can use."""
         return [column for column in self.columns if column.name not in self.unusable]
+
+    def mostly_rare(self, aside: Collection[str]) -> list[str]:
+        """Lines about categories that are to be learned from, but are mostly rare values."""
+        used = (column for column in self.features if column.name not in aside)
+        return [rare_line(column.name, column.rare, column.odd) for column in used if column.rare > MOSTLY_RARE]
 
     @property
     def missing(self) -> dict[str, list[str]]:
@@ -91,7 +104,9 @@ def _unusable(column: Column) -> str | None:
     if column.counting:
         return "numbers the rows"
     if column.kind is Kind.CATEGORY and column.distinct > max(2, MOSTLY_DIFFERENT * column.rows):
-        return f"has {column.distinct:,} different values in {column.rows:,} rows"
+        different = f"has {column.distinct:,} different values in {column.rows:,} rows"
+        digits = any(sign.isdigit() for sign in column.odd)
+        return f"{different}, such as {column.odd!r}; {READABLE}" if digits else different
     return None
 
 
@@ -105,7 +120,8 @@ def common_columns(drafts: Sequence[Draft]) -> list[str]:
 def check_choices(drafts: Sequence[Draft], choices: Choices) -> tuple[Label, list[Draft]]:
     """The label as it will be read, and the drafts without copies of it; refuses columns that are not there."""
     by_name = {draft.name: draft for draft in drafts}
-    places = {draft.name: _ids(draft, choices.ids[draft.name]) for draft in drafts}
+    ids = {draft.name: _ids(draft, choices.ids[draft.name]) for draft in drafts}
+    places = {name: found.rows for name, found in ids.items()}
     if choices.holder not in by_name:
         raise ConfigError(f"label: there is no party {choices.holder!r}{suggest(choices.holder, by_name)}")
     table = by_name[choices.holder].table
@@ -113,7 +129,29 @@ def check_choices(drafts: Sequence[Draft], choices: Choices) -> tuple[Label, lis
         raise ConfigError(f"label: {table.name} has no column {choices.label!r}{suggest(choices.label, table.columns)}")
     label = read_label(table, choices.label)
     held = places[choices.holder]
+    apart = matching_lines(places)
+    drafts = [replace(draft, notes=(*ids[draft.name].notes, *apart.pop(draft.name, ()))) for draft in drafts]
     return label, [_without_copies(draft, places[draft.name], held, choices, label) for draft in drafts]
+
+
+def matching_lines(ids: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...]]:
+    """Under the smallest table's name a line if half of its ids or more are not shared, with what would share more."""
+    if len(ids) < 2:
+        return {}
+    name = min(ids, key=lambda one: len(ids[one]))
+    size, common = len(ids[name]), _common(ids.values())
+    if 2 * common >= size:
+        return {}
+    line = f"only {common:,} of the {size:,} ids of {name}, the smallest table, are in every table"
+    if (more := _common([[text.casefold() for text in own] for own in ids.values()])) > common:
+        return {name: (f'{line}; {more:,} if case does not count: set id_type = "caseless" at every party',)}
+    if (more := _common([[text.lstrip("0") for text in own] for own in ids.values()])) > common:
+        return {name: (f'{line}; {more:,} without the zeros before them: set id_type = "integer" at every party',)}
+    return {name: (f"{line}; check that the id columns mean the same",)}
+
+
+def _common(ids: Iterable[Iterable[str]]) -> int:
+    return len(set.intersection(*map(set, ids)))
 
 
 def check_id(draft: Draft, choices: Choices) -> None:
@@ -121,11 +159,17 @@ def check_id(draft: Draft, choices: Choices) -> None:
     _ids(draft, choices.ids[draft.name])
 
 
-def _ids(draft: Draft, columns: Sequence[str]) -> dict[str, int]:
+def _ids(draft: Draft, columns: Sequence[str]) -> Ids:
     for column in columns:
         if column not in draft.table.columns:
             raise ConfigError(f"id: {draft.table.name} has no column {column!r}{suggest(column, draft.table.columns)}")
-    return read_ids(draft.table, columns).rows
+    return read_ids(draft.table, columns, duplicates=draft.duplicates)
+
+
+def likely_id(draft: Draft) -> str:
+    """The first column that is different in every row, or else a word in place of one."""
+    found = (c.name for c in draft.columns if c.distinct == c.rows and c.kind is not Kind.DATE and not c.counting)
+    return next(found, "COLUMN")
 
 
 def _without_copies(

@@ -80,7 +80,8 @@ _RULES: tuple[tuple[Callable[[RunConfig], object], str], ...] = (
     ),
     (
         lambda c: _private(c) and c.data.stratify,
-        "data.stratify splits rows by their labels; with private labels the split would tell of them",
+        "data.stratify splits rows by their labels; with private labels the split would tell of them: "
+        "set data.stratify = false",
     ),
     (
         lambda c: _private(c) and c.data.name is None and not c.privacy.relayed,
@@ -121,9 +122,9 @@ _RULES: tuple[tuple[Callable[[RunConfig], object], str], ...] = (
         "has nothing of them that it could step on",
     ),
     (
-        lambda c: _secure(c) and c.server_model.name in ("linear", "mlp", "attention"),
+        lambda c: _secure(c) and c.server_model.name in ("linear", "mlp", "wide_deep", "attention"),
         "privacy.aggregation = 'secure' shows the server the sum of the embeddings alone; "
-        "server_model.name = {config.server_model.name!r} needs each of them, take 'sum'",
+        "server_model.name = {config.server_model.name!r} needs each of them, set server_model.name = 'sum'",
     ),
     (
         lambda c: _secure(c) and c.data.alignment == "outer",

@@ -45,7 +45,10 @@ class DataConfig(NamedSet):
         if self.test_share + self.validation_share >= 1:
             raise ValueError("data.test_share and data.validation_share leave no row to train on")
         if len(ways := [key for key in ("stratify", "split_by", "split_groups") if getattr(self, key)]) > 1:
-            raise ValueError(f"data.{ways[0]} and data.{ways[1]} exclude each other: rows are held out by one of them")
+            remedy = "set data.stratify = false" if ways[0] == "stratify" else "leave out the other"
+            raise ValueError(
+                f"data.{ways[0]} and data.{ways[1]} exclude each other: rows are held out by one of them; {remedy}"
+            )
         return self
 
 

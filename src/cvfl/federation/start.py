@@ -184,6 +184,9 @@ class Start:
             was, now = self.server.loss, label.loss
         if now != was:
             raise DataError(f"{where} is {now}, in {self.place} it was {was}; take that, {_AFRESH}")
+        if classes and table.party.positive is None:
+            table.renumber(classes)
+            label = table.label or label
         # As in training, case does not count.
         if classes and [one.casefold() for one in label.classes] != [one.casefold() for one in classes]:
             raise DataError(

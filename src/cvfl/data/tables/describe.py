@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cvfl.data.tables.kinds import Kind
+from cvfl.data.tables.prepare import Settings
 from cvfl.data.tables.table import Table
 
 _ENOUGH = 10  # rows; fewer can be in order by chance
@@ -19,7 +20,8 @@ _ENOUGH = 10  # rows; fewer can be in order by chance
 class Column:
     """A column as it is; `example` is its range, or the commonest of its categories.
 
-    `counting` is whether its values number the rows, `sentinel` a number in it that seems to mean a missing one.
+    `counting` is whether its values number the rows, `sentinel` a number in it that seems to mean a missing one, and
+    `rare` the share of rows with a category that is rarer than preparations take by itself, with `odd` as an example.
     """
 
     name: str
@@ -30,6 +32,8 @@ class Column:
     example: str
     counting: bool = False
     sentinel: str = ""
+    rare: float = 0.0
+    odd: str = ""
 
     @property
     def missing_share(self) -> float:
@@ -58,7 +62,10 @@ def _category(table: Table, name: str) -> Column:
     counts = np.bincount(codes + 1, minlength=len(values) + 1)
     common = [_short(values[code]) for code in np.argsort(-counts[1:], kind="stable")[:3]]
     example = ", ".join(common) + (", …" if len(values) > 3 else "")
-    return Column(name, Kind.CATEGORY, table.rows, int(counts[0]), len(values), example)
+    few = (counts[1:] > 0) & (counts[1:] < Settings().rare * table.rows)
+    odd = _short(values[int(few.argmax())]) if few.any() else ""
+    share = float(counts[1:][few].sum() / table.rows)
+    return Column(name, Kind.CATEGORY, table.rows, int(counts[0]), len(values), example, rare=share, odd=odd)
 
 
 def _ranged(name: str, kind: Kind, rows: int, found: NDArray[Any], counts: NDArray[np.int64]) -> Column:

@@ -9,7 +9,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -52,6 +53,27 @@ class Label:
     def without(self) -> int:
         """How many rows have no label."""
         return int((~self.known).sum())
+
+    @property
+    def positive(self) -> str | None:
+        """The class of which scores are, where there are two: the last one."""
+        return self.classes[1] if len(self.classes) == 2 else None
+
+    @property
+    def said(self) -> str:
+        """Of two classes a line about which is the positive one; of other labels nothing."""
+        if self.positive is None:
+            return ""
+        return f"label {self.column!r}: {self.positive!r} is the positive class, {self.classes[0]!r} the other"
+
+    def renumbered(self, classes: Sequence[str]) -> Label:
+        """With its classes in this order, if they are the same but for case; else as it is."""
+        own, wanted = ([name.casefold() for name in names] for names in (self.classes, classes))
+        if sorted(own) != sorted(wanted) or len({*own}) < len(own):
+            return self
+        places = np.array([*map(wanted.index, own), -1], dtype=np.int64)  # a row without a label has -1
+        ordered = tuple(self.classes[own.index(name)] for name in wanted)
+        return replace(self, values=places[self.values.astype(np.int64)], classes=ordered)
 
     def tensor(self, rows: NDArray[np.int64], train: int, dtype: torch.dtype) -> tuple[Tensor, Units]:
         """The labels of these rows, and their units; of quantities those of the first `train` rows, unless known."""
@@ -141,11 +163,11 @@ def _merged(table: Table, column: str, found: Categories) -> tuple[Categories, t
 
 
 def _ordered(classes: list[str], table: Table, column: str, positive: str | None) -> tuple[str, ...]:
-    """Numbers in their order, text in the alphabet's; the positive class last."""
+    """Numbers in their order, text in the alphabet's, where case does not count; the positive class last."""
     try:
         classes.sort(key=float)
     except ValueError:
-        classes.sort()
+        classes.sort(key=lambda name: (name.casefold(), name))
     if positive is None:
         return tuple(classes)
     chosen = [name for name in classes if name == positive] or [

@@ -14,7 +14,7 @@ from torch import Tensor
 from cvfl.data.tables.ids import Duplicates, IdType, read_ids
 from cvfl.data.tables.label import Label, read_label
 from cvfl.data.tables.leaks import telling
-from cvfl.data.tables.prepare import Preparation, Settings, prepare
+from cvfl.data.tables.prepare import Preparation, Settings, prepare, rare_line
 from cvfl.data.tables.split import Part
 from cvfl.data.tables.table import Kind, Table
 from cvfl.data.vertical import VerticalData
@@ -55,6 +55,7 @@ class PartyTable:
         aside = [name for name in (*party.id, party.label, party.split_groups) if name]
         self._id_notes: tuple[str, ...] = ()
         self._leaks: tuple[str, ...] = ()
+        self._rare: tuple[str, ...] = ()
         self.groups = read_groups(table, party.split_groups) if party.split_groups else None
         """Of each row the group that it is held out with, if there are groups."""
         table.select(aside, ())  # names them if they are not there
@@ -82,7 +83,8 @@ class PartyTable:
             "name it in `features` to use it"
             for name in self._copies
         )
-        return self._id_notes + copies + (self.label.notes if self.label else ()) + self.table.notes + self._leaks
+        label = self.label.notes if self.label else ()
+        return self._id_notes + copies + label + self.table.notes + self._rare + self._leaks
 
     def ids(self) -> dict[str, int]:
         """The ids of all rows that can be used, with their places; a row without a label cannot."""
@@ -94,6 +96,11 @@ class PartyTable:
         found = read_ids(self.table, self.party.id, self.party.id_type, self.party.duplicates, usable)
         self._id_notes = found.notes
         return found.rows
+
+    def renumber(self, classes: Sequence[str]) -> None:
+        """Have the classes of the label in the order that they had in an earlier run."""
+        self.label = self.label and self.label.renumbered(classes)
+        self.held = self.held and self.held.renumbered(classes)
 
     def compare(self, preparation: Preparation, x: Tensor, labels: Tensor, loss: Loss) -> None:
         """Note which columns tell the label of every training row, given those rows and their labels."""
@@ -122,7 +129,11 @@ class PartyTable:
             return self.preparation, self.preparation.transform(self.table, rows, dtype)
         if train == 0:
             raise DataError(f"{self.table.name}: it has no row that is for training, so there is nothing to learn from")
-        return prepare(self.table, self.features, rows, train, self.party.settings, dtype)
+        preparation, x = prepare(self.table, self.features, rows, train, self.party.settings, dtype)
+        self._rare = tuple(
+            f"{self.table.name}: {rare_line(name, *rare)}" for name, rare in preparation.mostly_rare(x[:train]).items()
+        )
+        return preparation, x
 
 
 def read_groups(table: Table, column: str) -> NDArray[np.int64]:

@@ -21,12 +21,14 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from cvfl.data.tables.encoders import Code, Date, Encoder, Fitted, Impute, Number, OneHot, Quantile, Standard
-from cvfl.data.tables.spellings import Type, kind_of
+from cvfl.data.tables.spellings import READABLE, Type, kind_of
 from cvfl.data.tables.table import Kind, Table
 from cvfl.errors import DataError
 from cvfl.types import Section
 
 MISSING = "(missing)"
+MOSTLY_RARE = 0.5
+"""A category of which a larger share of the rows is in the bucket is said: it may be no category."""
 _ROWS = 1 << 20
 """Rows that are transformed at a time."""
 
@@ -78,6 +80,19 @@ class Preparation(Fitted):
             at += encoder.width
         return x
 
+    def mostly_rare(self, x: Tensor) -> dict[str, tuple[float, str]]:
+        """Of these rows, categories that are mostly in the bucket: the share that is, and an example from training."""
+        found, at = {}, 0
+        for name, encoder in self.encoders.items():
+            last = x[:, at + encoder.width - 1]
+            at += encoder.width
+            if isinstance(encoder, OneHot | Code) and encoder.rare:
+                bucket = 1 if isinstance(encoder, OneHot) else len(encoder.values) + 1
+                share = float((last == bucket).double().mean())
+                if share > MOSTLY_RARE:
+                    found[name] = share, encoder.rare[0]
+        return found
+
     def save(self, path: Path) -> None:
         """Write it as compressed JSON; nothing in it is ever executed."""
         path.write_bytes(gzip.compress(self.model_dump_json().encode(), compresslevel=6, mtime=0))
@@ -89,6 +104,15 @@ class Preparation(Fitted):
             return cls.model_validate_json(gzip.decompress(path.read_bytes()))
         except (OSError, EOFError, zlib.error, ValueError) as error:
             raise DataError(f"{path}: not a preparation, or a damaged one ({type(error).__name__})") from None
+
+
+def rare_line(name: str, share: float, example: str) -> str:
+    """What there is to say of a category that is mostly in the bucket."""
+    short = example if len(example) <= 30 else f"{example[:29]}…"
+    return (
+        f"column {name!r} is a category of which {share:.0%} of the rows have rare values, such as {short!r}, that "
+        f"count as one; {READABLE}; else exclude it, or lower `rare`"
+    )
 
 
 def prepare(

@@ -29,6 +29,7 @@ from cvfl.data.tables.spellings import (
     Found,
     Spelling,
     Type,
+    all_days,
     as_dates,
     as_numbers,
     infer,
@@ -144,8 +145,9 @@ class Table:
 
     def dates(self, name: str, type: Type | None = None) -> NDArray[np.datetime64]:
         """The column as dates to the second, NaT where one is missing; moments with a zone are in UTC."""
-        self._native(name, wanted=Kind.DATE)
-        out, odd, written = np.empty(self.rows, "datetime64[s]"), Odd(), type or self.type(name)
+        written = type or self.type(name)
+        self._native(name, wanted=None if written is Spelling.COMPACT else Kind.DATE)
+        out, odd = np.empty(self.rows, "datetime64[s]"), Odd()
         for row, array in self._chunks(name):
             out[row : row + len(array)], bad = as_dates(array, written)
             odd.add(self._first + row, array, bad)
@@ -157,12 +159,19 @@ class Table:
         native, told = self._native(name), self._told.get(name)
         if isinstance(told, Spelling) or told is Kind.CATEGORY:
             return Found(told)
+        if name not in self._types and self._days(name, native or told):
+            return Found(Spelling.COMPACT, other=Kind.NUMBER)
         if native:
             return Found(told or native)
         found = infer(lambda: (text for _, text in self._chunks(name)), told)
         if found.mixes and not told:
             raise self._misfit(name, f"mixes {found.mixes}")
         return found
+
+    def _days(self, name: str, kind: Type | None) -> bool:
+        """Whether a column whose source says that it holds numbers holds days, written as yyyymmdd."""
+        whole = is_text(self._schema[name]) or pa.types.is_integer(_values(self._schema[name]))
+        return kind is Kind.NUMBER and whole and all_days(array for _, array in self._chunks(name))
 
     def categories(self, name: str) -> Categories:
         """The column as categories, whatever its kind: held in memory are codes, and values once a batch."""
@@ -255,7 +264,7 @@ class Table:
             yield array if is_text(array.type) else kinds.clean(kinds.as_text(array), self._missing)
 
     def _misfit(self, name: str, what: str) -> DataError:
-        advice = f'add it to `missing` or set {type_key(name)} = "{Kind.CATEGORY}"'
+        advice = f'mend it, add it to `missing` or set {type_key(name)} = "{Kind.CATEGORY}"'
         return DataError(f"{self.name}: column {name!r} {what}; {advice}")
 
     def _unknown(self, name: str, where: str = "") -> DataError:

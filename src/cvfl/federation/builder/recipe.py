@@ -103,9 +103,11 @@ def _at_parties(config: RunConfig, facts: Facts, first: FirstLayer | None) -> bo
         return False
     if config.algorithm == 2 or config.privacy.noise is not None or config.folding is False:
         return False
+    if config.privacy.secure:
+        return False  # what a part of the layer gives has no limits, which the grid of the sum needs
     if first is None and where == "parties":
         raise ConfigError("first_layer: the server model does not start with a linear layer over all embeddings")
-    if first is None or where == "parties" or config.privacy.secure:
+    if first is None or where == "parties":
         return first is not None
     return len(first[0][0]) <= min(facts.widths)  # a wider layer would be more to send
 

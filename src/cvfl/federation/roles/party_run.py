@@ -100,8 +100,11 @@ class PartyRun:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was done to ids of the table, once they are read."""
-        return self._rows.table.notes if isinstance(self._rows, TableRows) else ()
+        """Which class is the positive one, and what was done to ids of the table, once they are read."""
+        if not isinstance(self._rows, TableRows):
+            return ()
+        table = self._rows.table
+        return (*([table.label.said] if table.label and table.label.said else ()), *table.notes)
 
     def _row_secret(self) -> bytes:
         """By what the first party has rows ordered: the same whenever they are settled anew for this run."""

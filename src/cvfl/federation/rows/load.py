@@ -68,6 +68,8 @@ class Loaded:
     """What was done to ids and other columns of the tables."""
     told: bytes = b""
     """What each shared row is for, as the party with the label tells it; nothing if there are no tables."""
+    label: str = ""
+    """Which class of the parties' own label is the positive one, in a line."""
     held: Held | None = None
     """The true labels, where those of the rows are randomised ones: their holder's alone."""
 
@@ -318,4 +320,6 @@ def _load_tables(
     told[rows.used] = parts
     sizes = [len(data.train_labels), len(data.validation_labels), len(data.test_labels)]
     held = held_of(holder, at[np.argsort(parts, kind="stable")], sizes, data.units, dtype)
-    return Loaded(prepared, rows.aligned, rows.found, notes, told.tobytes(), held)
+    return Loaded(
+        prepared, rows.aligned, rows.found, notes, told.tobytes(), holder.label.said if holder.label else "", held
+    )
