@@ -142,9 +142,9 @@ def test_every_change_is_named(changes: dict[str, Any], line: str, tmp_path: Pat
     assert "\n" not in str(caught.value)
 
 
-def test_approvals_of_training_that_there_are_stay_valid() -> None:
-    """The hash of one of version 0.1, when predictions were not asked for."""
-    assert consent().sha256 == "6fe1c9fba8c1a7a88eb5097046a18d841fed95aa64707e8532e1726af61087c4"
+def test_approvals_that_there_are_stay_valid() -> None:
+    """A frozen hash: a change of it asks every owner anew, and is to be said in the changelog."""
+    assert consent().sha256 == "a3add7a11d5346a12d8a3de7e5b18651081d7d0ec7c3f75db8a92ebe3e852df1"
 
 
 def test_each_use_has_an_approval_of_its_own(tmp_path: Path) -> None:
@@ -349,10 +349,41 @@ def test_every_mode_can_be_said() -> None:
     assert many != other
 
 
+@pytest.mark.parametrize(
+    ("alignment", "name", "said"),
+    [
+        ("private", "shop", "every other party learns which of its own people all of you hold"),
+        ("aligned", "shop", "row i is the same person at every party"),
+        ("outer", "shop", "the party with the label learns which of its own people you hold"),
+        ("outer", "bank", "you learn who holds which of yours"),
+    ],
+)
+def test_who_learns_whom_a_party_holds_is_said(alignment: str, name: str, said: str) -> None:
+    table = {"bank": {"table": "bank.csv", "label": "default"}, "shop": {"table": "shop.csv"}}
+    config = settings(data={"id": "id", "alignment": alignment}, party=table)
+    shown = consent_of(config, name, ("bank", "shop"), ("a",), terms_of(config))
+    assert said in shown.shown["your people"]
+    assert "wine" in consent().shown["your people"]
+    assert "nobody else" in consent_of(config, name, (name,), ("a",), terms_of(config)).shown["your people"]
+
+
+def test_another_alignment_is_shown_and_asks_anew(tmp_path: Path) -> None:
+    table = {"bank": {"table": "bank.csv", "label": "default"}, "shop": {"table": "shop.csv"}}
+    private, outer = (
+        consent_of(config, "shop", ("bank", "shop"), ("a",), terms_of(config))
+        for config in (settings(data={"id": "id", "alignment": way}, party=table) for way in ("private", "outer"))
+    )
+    approve(tmp_path / FILE, "shop", private)
+    with pytest.raises(ConfigError, match=r"your people: was every other party learns .*, is the party with the label"):
+        check_consent(tmp_path / FILE, "shop", outer, required=True)
+
+
 def test_labels_that_are_told_randomised_are_said_so() -> None:
     table = {"bank": {"table": "bank.csv", "label": "default"}, "shop": {"table": "shop.csv"}}
     told = consent(data={"id": "id"}, party=table, privacy={"labels": "bank", "label_epsilon": 2.0}).shown
-    assert told["your label"] == "default: randomised with epsilon 2; the others get no more of it"
+    assert told["your label"] == (
+        "default: randomised with epsilon 2 (of two classes 12% are changed); the others get no more of it"
+    )
     assert told["the server sees"].startswith("your embedding of every training row")
     kept = consent(data={"id": "id"}, party=table, privacy={"labels": "bank"}).shown
     assert kept["your label"].startswith("default: it stays here")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,6 +35,7 @@ from cvfl.types import Section
 FILE, HOW = "approved.toml", "--approve"
 NOT_PROTECTED = "an embedding is computed from your columns and says something of them; `cvfl audit` measures how much"
 _MOST_COLUMNS = 40
+_EPSILON = "close to 0 nobody can tell your row from another, from 10 on little is promised"
 
 
 class Use(StrEnum):
@@ -108,6 +110,7 @@ def consent_of(
     shown = {
         "who takes part": f"the server, and {', '.join(names)}",
         "length": _length(config),
+        "your people": _people(config, name, len(names)),
         "your columns": columns_line(columns) if columns else f"its share of the columns of {config.data.name}",
         "your label": _label(config, name),
         "what leaves you": leaves_line(config.model_of(name).width, config.compressor_of(name), config.privacy.clip),
@@ -188,6 +191,23 @@ def columns_line(columns: Sequence[str]) -> str:
     return f"{len(columns)}: {', '.join(columns[:_MOST_COLUMNS])}{more}{f' ({digest})' if digest else ''}"
 
 
+def _people(config: RunConfig, name: str, M: int) -> str:
+    """Who learns whom this party holds."""
+    if config.data.name is not None:
+        return f"those of {config.data.name}, which everybody has"
+    if M == 1:
+        return "nobody else's are needed"
+    if config.data.alignment == "aligned":
+        return "row i is the same person at every party; no id is compared"
+    if config.data.alignment != "outer":
+        return (
+            "every other party learns which of its own people all of you hold, the server how many; nobody sees an id"
+        )
+    if (section := config.party.get(name)) and section.label:
+        return "every other party learns which of its own people you hold; you learn who holds which of yours"
+    return "the party with the label learns which of its own people you hold, shared by all or not; nobody sees an id"
+
+
 def _label(config: RunConfig, name: str) -> str:
     """Who gets labels that are this party's."""
     section = config.party.get(name)
@@ -198,15 +218,25 @@ def _label(config: RunConfig, name: str) -> str:
         return f"{label}: it stays here; gradients that others get tell of it"
     named = "; the server hears what its classes are called" if section.tell_classes else ""
     if config.privacy.label_epsilon is not None:
-        return f"{label}: randomised with epsilon {config.privacy.label_epsilon:g}; the others get no more of it{named}"
+        told = _randomised(config.privacy.label_epsilon, config.privacy.label_range is not None)
+        return f"{label}: randomised {told}; the others get no more of it{named}"
     others = "and the others those of training rows" if config.algorithm == 1 else "and nobody else"
     return f"{label}: the server gets all, {others}{named}"
 
 
+def _randomised(epsilon: float, quantity: bool) -> str:
+    """What is done to labels before anybody gets them."""
+    changed = 1 / (1 + math.exp(epsilon))
+    of_them = (
+        f"noise of some {1 / epsilon:.0%} of its range" if quantity else f"of two classes {changed:.0%} are changed"
+    )
+    return f"with epsilon {epsilon:g} ({of_them})"
+
+
 def leaves_line(width: int, compressor: str, clip: float | None) -> str:
     """What leaves a party of a row."""
-    clipped = f", each of a norm of at most {clip:g}" if clip else ""
-    return f"{width} numbers a row, coded by {compressor}{clipped}; never columns"
+    clipped = f", together of a norm of at most {clip:g}" if clip else ""
+    return f"{width} numbers a row{clipped}, coded by {compressor}; never columns"
 
 
 def _seen(config: RunConfig, name: str, M: int) -> dict[str, str]:
@@ -244,7 +274,7 @@ def _noise(config: RunConfig, name: str, M: int) -> str:
     except ImportError:
         return f"{each}; the report says what epsilon it comes to"
     unit = "epochs" if config.epochs else "rounds, if a row is in each"
-    return f"{each}: for a training row at most epsilon {spent}, at one party and after all {unit}"
+    return f"{each}: for a training row at most epsilon {spent}, at one party and after all {unit}; {_EPSILON}"
 
 
 def _spent(config: RunConfig, name: str, M: int, times: int) -> str:
@@ -256,8 +286,11 @@ def _spent(config: RunConfig, name: str, M: int, times: int) -> str:
     shared = privacy.noise_of_sum(build(config.compressor_of(name)), M, config.model_of(name).width)
     assert shared is not None
     spent = spent_of_shared([(shared, times)], privacy.delta)
-    return f"{spent.against_server:.3g} against the server alone, {spent.one_party:.3g} against any other party"
+    return (
+        f"{spent.against_server:.3g} against the server alone, {spent.one_party:.3g} against any other party, "
+        f"{spent.against_others:.3g} against all others together"
+    )
 
 
 def _short(value: str | None) -> str:
-    return "not there" if value is None else plain(value, 120)
+    return "not there" if value is None else plain(value, 200)
