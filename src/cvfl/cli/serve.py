@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cvfl.cli.consent import Approve, agree
+from cvfl.cli.consent import Approve, agree, checked
 from cvfl.cli.errors import extra, one_line
 from cvfl.cli.observers import observed
 from cvfl.cli.role import (
@@ -87,7 +87,8 @@ def serve(
         check_serves(settings)
         tell_terms(settings, seen)
         identity = identity_of(settings, name, insecure)
-        stock = PartyStock(settings, name, model or Path("models") / config.stem, memory << 20, refresh, seen.step)
+        place, check = model or Path("models") / config.stem, checked(settings, name, config)
+        stock = PartyStock(settings, name, place, memory << 20, refresh, seen.step, check)
         if not stock.label:
             raise ConfigError(
                 f"{name} did not have the label, so it may not see scores; serve at the party that had it"

@@ -27,6 +27,8 @@ from cvfl.types import OnStep
 SAME = ("width", "compressor", "names", "precision")
 """What a new model must have as the old one has it, since a session is agreed on it."""
 Signature = tuple[Any, ...]
+Check = Callable[[PartyBundle], None]
+"""Refuses a model that the owner of the party has not approved."""
 
 
 class _Watched:
@@ -53,12 +55,19 @@ class PartyStock:
     """That of a party: embeddings of its rows by run, and of the party with which labels stay the server model."""
 
     def __init__(
-        self, config: RunConfig, name: str, model: Path, memory: int, refresh: float, on_step: OnStep = lambda *_: None
+        self,
+        config: RunConfig,
+        name: str,
+        model: Path,
+        memory: int,
+        refresh: float,
+        on_step: OnStep = lambda *_: None,
+        check: Check = lambda bundle: None,
     ) -> None:
         if name not in config.party:
             raise ConfigError(f"there is no section party.{name}{suggest(name, config.party)}")
         self.config, self.name, self._folder, self._memory, self._on_step = config, name, model, memory, on_step
-        self._refresh, self._lock, self._secret = refresh, threading.Lock(), b""
+        self._refresh, self._lock, self._secret, self._check = refresh, threading.Lock(), b"", check
         self._roles = {name, "server"} if config.privacy.scores_at(name) else {name}
         self._models = _Watched(lambda: _files(model, self._roles))
         self._tables = _Watched(self._table_now)
@@ -113,6 +122,10 @@ class PartyStock:
             return ""
         if other := [key for key in SAME if getattr(bundle, key) != getattr(self.bundle, key)]:
             raise DataError(f"{self._folder}: run {bundle.run} has another {other[0]}; start this role again with it")
+        try:
+            self._check(bundle)
+        except CvflError as error:
+            raise ConfigError(f"{self._folder}: run {bundle.run}: {error}") from None
         scoring = self._scoring(bundles) if self.scoring is not None else None
         store = Store(PartyModel.load(bundle, bundles.folders[self.name]), self._rows, self._memory, self._on_step)
         if self.scoring is not None and scoring is not None:
