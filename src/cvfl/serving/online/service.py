@@ -89,7 +89,7 @@ def serve_party(
                     desk.gone()
             now.clear()
 
-    with Watch(stock.look, news, look_every):
+    with Watch(stock.look, news, look_every, stock.over):
         _again_and_again(once, recorder, on_event, ends)
 
 
