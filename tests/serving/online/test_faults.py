@@ -1,16 +1,25 @@
-"""What goes wrong at a role itself: it is stopped while it reads."""
+"""What goes wrong at a role itself: it is refused again and again, or stopped at the wrong moment."""
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from cvfl.serving.online import stock
+from cvfl.errors import RemoteProtocolError
+from cvfl.runs.actions import NAME, ActionLog, read_actions
+from cvfl.runs.witness import ServingRecorder
+from cvfl.serving.online import service, stock
+from cvfl.serving.online.roles import party_role
 from cvfl.serving.online.stock import PartyStock, Watch
 from serving import tables
-from serving.online.doors import MEMORY, trained
+from serving.online.doors import MEMORY, Serving, trained
 
 pytestmark = pytest.mark.usefixtures("no_pages")
 
@@ -18,6 +27,85 @@ pytestmark = pytest.mark.usefixtures("no_pages")
 @pytest.fixture(scope="module")
 def given(tmp_path_factory):
     return trained(tmp_path_factory.mktemp("given"))
+
+
+def test_a_party_that_is_refused_again_and_again_fills_neither_memory_nor_its_log(given, tmp_path, monkeypatch):
+    monkeypatch.setattr(service, "_PAUSE", 0.0)
+    roles = list[weakref.ref[Any]]()
+
+    def noted(*given: Any) -> Any:
+        role = party_role(*given)
+        roles.append(weakref.ref(role))
+        return role
+
+    monkeypatch.setattr(service, "party_role", noted)
+    log = tmp_path / "state" / "shop" / NAME
+    with Serving(tmp_path, given) as serving:
+        serving.stop_party("shop")
+        before = sum(1 for _ in read_actions(log))
+        serving.stocks["shop"].config = serving.config.model_copy(update={"seed": 77})  # other terms
+        serving.start_party("shop")
+        serving.until(lambda: len(roles) > 20)
+        gc.collect()
+        assert sum(role() is not None for role in roles) < 5
+        serving.stop_party("shop")
+    events = [line["event"] for line in read_actions(log)][before:]
+    assert events.count("again") == 1
+    assert events.count("joined") == events.count("left") > 15
+
+
+class Waits(threading.Event):
+    """Notes for how long it was waited, and does not wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = list[float]()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.seconds.append(timeout)
+        return False
+
+
+def test_a_role_begins_anew_later_each_time_until_it_has_gone_well(tmp_path, monkeypatch):
+    over, said, now = Waits(), list[str](), [0.0]
+    recorder = ServingRecorder(ActionLog(tmp_path), "shop", ["bank", "shop"])
+    tries: Iterator[tuple[str, float]] = iter([*[("refused", 0.0)] * 9, ("other", 0.0), ("other", 61.0)])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def once() -> None:
+        why, seconds = next(tries, ("", 0.0))
+        now[0] += seconds
+        if why:
+            raise RemoteProtocolError(why)
+        over.set()
+
+    service._again_and_again(once, recorder, lambda event, why: said.append(why), over)
+    assert over.seconds == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60, 1]
+    assert said == ["refused"] * 9 + ["other"] * 2
+    assert [line["event"] for line in read_actions(tmp_path / NAME)] == ["again"] * 3
+
+
+def test_a_server_that_begins_anew_says_of_each_party_that_it_is_gone(given, tmp_path, monkeypatch):
+    monkeypatch.setattr(service, "_PAUSE", 0.0)
+    role = SimpleNamespace(names=("bank", "shop"), missing=["shop"], awaited={})
+    errors: Iterator[BaseException] = iter([*[RemoteProtocolError("broken off")] * 3, KeyboardInterrupt()])
+
+    class Carrier:
+        port = 1
+
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+        def run(self, on_wait: Any) -> None:
+            raise next(errors)
+
+    monkeypatch.setattr(service, "server_role", lambda *_: role)
+    monkeypatch.setattr(service, "FederationServer", Carrier)
+    recorder = ServingRecorder(ActionLog(tmp_path), "server", ["bank", "shop"])
+    with pytest.raises(KeyboardInterrupt):
+        service.serve_server(given.config, None, None, recorder, None, lambda *_, **__: None)
+    lines = [(line["event"], line.get("who")) for line in read_actions(tmp_path / NAME)]
+    assert lines == [("left", "bank"), ("again", None), ("left", "bank"), ("left", "bank")]
 
 
 def test_nobody_waits_for_long_for_what_is_being_read_when_all_is_over(monkeypatch):
