@@ -1,19 +1,26 @@
-"""What goes wrong at a role itself: it is refused again and again, or stopped at the wrong moment."""
+"""What goes wrong at a role itself: its log cannot be written, it is refused again and again."""
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
 import threading
 import time
 import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cvfl.errors import RemoteProtocolError
-from cvfl.runs.actions import NAME, ActionLog, read_actions
+from cvfl.errors import OutputError, RemoteProtocolError
+from cvfl.federation.train import train
+from cvfl.runs.actions import NAME, ActionLog, read_actions, verified
+from cvfl.runs.bundle import read_bundle
+from cvfl.runs.directory import PARAMETERS
 from cvfl.runs.witness import ServingRecorder
 from cvfl.serving.online import service, stock
 from cvfl.serving.online.roles import party_role
@@ -27,6 +34,88 @@ pytestmark = pytest.mark.usefixtures("no_pages")
 @pytest.fixture(scope="module")
 def given(tmp_path_factory):
     return trained(tmp_path_factory.mktemp("given"))
+
+
+@contextmanager
+def full(log: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """There is no room for the lines of this log."""
+    write, inode = os.write, log.stat().st_ino
+
+    def refused(file: int, data: Any) -> int:
+        if os.fstat(file).st_ino == inode:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(file, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", refused)
+        yield
+
+
+def code_of(serving: Serving) -> str:
+    """What is in the way of requests."""
+    found = serving.get("/v2/health/ready")
+    return "" if found.status == 200 else found.code
+
+
+@pytest.mark.parametrize("breaks", [False, True], ids=["goes on", "breaks"])
+def test_a_door_whose_log_is_full_says_so_and_goes_on_when_there_is_room(breaks, given, tmp_path, monkeypatch):
+    """Also if its connection breaks meanwhile; and the log has what was sent before."""
+    monkeypatch.setattr("cvfl.runs.witness.EVERY", 0.3)
+    name, log = next(iter(given.expected)), tmp_path / "state" / "bank" / NAME
+    right = [{"id": name} | given.expected[name]]
+    with Serving(tmp_path, given) as serving:
+        with full(log, monkeypatch):
+            assert serving.predict(name).body["scores"] == right
+            serving.until(lambda: code_of(serving) == "log")
+            if breaks:
+                serving.turns["bank"].hang_up()
+            asked = time.monotonic()
+            while time.monotonic() - asked < 2:
+                assert serving.predict(name).code == "log"
+                time.sleep(0.05)
+        serving.until_ready()
+        assert serving.predict(name).body["scores"] == right
+        why = f"{log}: cannot be written: No space left on device"
+        assert ("bank", f"log {{'why': '{why}'}}") in serving.events
+        assert serving.threads["bank"].is_alive()
+    assert sum(sum(line["rows"].values()) for line in read_actions(log) if line["event"] == "served") == 2
+    assert verified(log).lines == len(list(read_actions(log)))
+
+
+@pytest.mark.parametrize("thread", ["cvfl-batching", "cvfl-watch"])
+def test_a_log_that_fails_in_another_thread_than_that_of_the_connection(thread, given, tmp_path, monkeypatch):
+    """Those of a request, and of a new model: the connection ends, and what could not be said is said on the next."""
+    frames, room, failed = ServingRecorder.frame, [thread], list[str]()
+
+    def frame(recorder: ServingRecorder, *more: Any) -> None:
+        if threading.current_thread().name in room:
+            failed.append(room.pop())
+            raise OutputError("no room")
+        frames(recorder, *more)
+
+    name = next(iter(given.expected))
+    with Serving(tmp_path, given) as serving:
+        monkeypatch.setattr(ServingRecorder, "frame", frame)
+        if thread == "cvfl-batching":
+            found = serving.predict(name)
+            assert (found.status, found.code) == (503, "failed")
+            assert not serving.desk.batching._under_way
+        else:
+            after = another_run(tmp_path / "next")
+            for role in serving.models:
+                serving.bring(role, after)
+            run = read_bundle(after / PARAMETERS / "bank.model.json").run
+            serving.until(lambda: failed and serving.get("/v2/health/ready").body["run"] == run)
+        serving.until(lambda: serving.predict(name).status == 200)
+    assert failed == [thread]
+
+
+def another_run(folder: Path) -> Path:
+    """Of the same terms, on other people."""
+    config = tables.config(tables.write(tables.frames(first=500), folder / "in"))
+    run = train(config, out=folder / "run", workers=1).path
+    assert run is not None
+    return run
 
 
 def test_a_party_that_is_refused_again_and_again_fills_neither_memory_nor_its_log(given, tmp_path, monkeypatch):
@@ -84,6 +173,33 @@ def test_a_role_begins_anew_later_each_time_until_it_has_gone_well(tmp_path, mon
     assert over.seconds == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60, 1]
     assert said == ["refused"] * 9 + ["other"] * 2
     assert [line["event"] for line in read_actions(tmp_path / NAME)] == ["again"] * 3
+
+
+def test_a_role_begins_anew_when_its_log_can_be_written(tmp_path, monkeypatch):
+    """However long that takes: nothing is done of which there is no line."""
+    over, tries = Waits(), list[str]()
+    recorder = ServingRecorder(ActionLog(tmp_path), "shop", ["bank", "shop"])
+    told, again = list[str](), recorder.again
+    recorder.tell = told.append
+    rooms = [False] * 5 + [True]
+
+    def when_there_is_room() -> None:
+        if rooms.pop(0):
+            return again()
+        with full(tmp_path / NAME, monkeypatch):
+            return again()
+
+    def once() -> None:
+        tries.append("".join(line["event"] for line in read_actions(tmp_path / NAME)))
+        if len(tries) > 1:
+            return over.set()
+        raise RemoteProtocolError("refused")
+
+    monkeypatch.setattr(recorder, "again", when_there_is_room)
+    service._again_and_again(once, recorder, lambda event, why: None, over)
+    assert tries == ["", "again"]
+    assert over.seconds == [1] * 6
+    assert told == [f"{tmp_path / NAME}: cannot be written: No space left on device"]
 
 
 def test_a_server_that_begins_anew_says_of_each_party_that_it_is_gone(given, tmp_path, monkeypatch):

@@ -144,19 +144,24 @@ class Batching:
 
     def _run(self) -> None:
         while (batch := self._next()) is not None:
-            if not batch:  # all that waited were late
-                continue
-            places: dict[str, int] = {}
-            for request in batch:
-                request.places = [places.setdefault(text, len(places)) for text in request.texts]
-            trouble = self._ask(list(places), lambda number, batch=batch: self._sent(number, batch))  # type: ignore[misc]
-            if trouble is not None and trouble.code == STARTING:
-                with self._changed:
-                    self._waiting.extendleft(reversed(batch))
-                    self._changed.wait(_PAUSE)
-            elif trouble is not None:
-                for request in batch:
-                    request.on_reply(trouble)
+            if batch:  # or all that waited were late
+                self._go(batch)
+
+    def _go(self, batch: list[Request]) -> None:
+        places: dict[str, int] = {}
+        for request in batch:
+            request.places = [places.setdefault(text, len(places)) for text in request.texts]
+        trouble = self._ask(list(places), lambda number: self._sent(number, batch))
+        if trouble is None:
+            return
+        with self._changed:  # it may have failed on its way
+            self._under_way = {number: other for number, other in self._under_way.items() if other is not batch}
+            if trouble.code == STARTING:
+                self._waiting.extendleft(reversed(batch))
+                self._changed.wait(_PAUSE)
+                return
+        for request in batch:
+            request.on_reply(trouble)
 
     def _next(self) -> list[Request] | None:
         with self._changed:

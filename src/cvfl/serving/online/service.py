@@ -51,13 +51,19 @@ def serve_party(
     """Serve a party's rows; with a desk it is the party of the door. It ends when `over` is set, or never."""
     turn, network, ends = turn or Turn(), stock.config.network, over or threading.Event()
     current: ServingEnd | None = None
+    recorder.tell = lambda why: on_event("log", why=why)
+    if desk is not None:
+        desk.recorder = recorder
 
     def news(lines: list[str]) -> None:
         for line in lines:
             on_event(line)
         end = current  # another thread may set it to None
         if end is not None and isinstance(rows := end.role.rows, ServingRows):
-            turn.say(lambda: end.tell(rows.news()))
+            try:
+                turn.say(lambda: end.tell(rows.news()))
+            except CvflError as error:  # the connection has ended by it: what is new is said on the next one
+                on_event("not said", why=str(error))
 
     def once() -> None:
         nonlocal current
@@ -106,6 +112,7 @@ def serve_server(
 ) -> None:
     """Serve as the server of a federation, until the process is stopped."""
     network = config.network
+    recorder.tell = lambda why: on_event("log", why=why)
 
     def once() -> None:
         with Scratch() as folder:
@@ -155,7 +162,7 @@ def _again_and_again(
 ) -> None:
     """Begin anew whenever it fails, later each time, until it has gone well for as long as the longest pause.
 
-    The log has a line when the reason is another: no server fills it by the same trouble.
+    The log has a line when the reason is another: neither a server nor a disk fills it by the same trouble.
     """
     sys.setswitchinterval(_SWITCH)
     why, pause = "", _PAUSE
@@ -172,7 +179,16 @@ def _again_and_again(
                 why, pause = "", _PAUSE
             new, why = str(error) != why, str(error)
             on_event("again", why=why)
-            if new:
-                recorder.again()
+            _write(recorder.again if new or recorder.failed else recorder.flush, over)
             over.wait(pause)
             pause = min(2 * pause, _LONGEST)
+
+
+def _write(write: Callable[[], None], over: threading.Event) -> None:
+    """Write to the log, and try again until it can be done."""
+    while not over.is_set():
+        try:
+            write()
+            return
+        except CvflError:  # the log itself tells
+            over.wait(_PAUSE)
