@@ -103,8 +103,14 @@ def serve(
         recorder = stack.enter_context(closing(serving_recorder(folder, name, settings, stock.bundle.run)))
         consent = serving_consent(settings, stock.bundle, serving_terms(settings))
         agree(consent, recorder.log, name, config, settings.consent.required, approve, console)
-        given = (stock, folder, recorder, identity, seen.event, turn, desk, over)
-        thread = threading.Thread(target=serve_party, args=given, daemon=True, name="cvfl-party")
+
+        def party() -> None:
+            try:
+                serve_party(stock, folder, recorder, identity, seen.event, turn, desk, over)
+            except BaseException as error:  # a door without its party answers nothing
+                desk.fail(error)
+
+        thread = threading.Thread(target=party, daemon=True, name="cvfl-party")
         thread.start()
         said = lambda: seen.event("answering", http=http, model=config.stem)  # noqa: E731
         try:

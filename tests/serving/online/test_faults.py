@@ -1,10 +1,11 @@
-"""What goes wrong at a role itself: its log cannot be written, it is refused again and again."""
+"""What goes wrong at a role itself: its log cannot be written, it is refused again and again, a thread of it dies."""
 
 from __future__ import annotations
 
 import errno
 import gc
 import os
+import signal
 import threading
 import time
 import weakref
@@ -15,14 +16,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from cvfl.errors import OutputError, RemoteProtocolError
+from conformance.cases import write_config
+from conformance.network import free_port
+from cvfl.cli import app
+from cvfl.errors import ExhaustedError, OutputError, RemoteProtocolError
 from cvfl.federation.train import train
 from cvfl.runs.actions import NAME, ActionLog, read_actions, verified
 from cvfl.runs.bundle import read_bundle
 from cvfl.runs.directory import PARAMETERS
 from cvfl.runs.witness import ServingRecorder
 from cvfl.serving.online import service, stock
+from cvfl.serving.online.desk import Desk
+from cvfl.serving.online.door import Limits
 from cvfl.serving.online.roles import party_role
 from cvfl.serving.online.stock import PartyStock, Watch
 from serving import tables
@@ -116,6 +123,42 @@ def another_run(folder: Path) -> Path:
     run = train(config, out=folder / "run", workers=1).path
     assert run is not None
     return run
+
+
+@pytest.mark.parametrize(("error", "code"), [(RuntimeError("a bug"), 1), (ExhaustedError("no descriptor"), 75)])
+def test_a_door_whose_party_has_died_ends_and_says_why(error, code, given, tmp_path, monkeypatch):
+    """So that whoever started it starts it again."""
+
+    def dies(*_: Any) -> None:
+        time.sleep(0.5)
+        raise error
+
+    monkeypatch.setattr(service, "serve_party", dies)
+    config = write_config(tmp_path / "fed.toml", given.config)
+    words = ["serve", str(config), "--name", "bank", "--model", str(given.run), "--state", str(tmp_path / "state")]
+    words += ["--insecure", "--http", f"127.0.0.1:{free_port()}", "--log-json"]
+    never = threading.Timer(60, os.kill, (os.getpid(), signal.SIGTERM))
+    never.start()
+    found = CliRunner().invoke(app, words)
+    never.cancel()
+    assert found.exit_code == code, found.output
+    if code == 1:
+        assert found.exception is error
+    assert '"answering"' in found.output  # it was open
+    assert [line["event"] for line in read_actions(tmp_path / "state" / NAME)] == ["started", "ended"]
+
+
+def test_a_door_that_can_send_nothing_any_more_closes(given, tmp_path, monkeypatch):
+    def bug(*_: Any) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Desk, "_ask", bug)
+    with Serving(tmp_path, given, Limits(timeout=1.0)) as serving:
+        assert serving.predict("p1010").code == "stopping"
+        serving.threads["door"].join(30)
+        assert not serving.threads["door"].is_alive()
+        assert str(serving.desk.failure) == "a bug"
+        assert serving.door.trouble.code == "stopping"
 
 
 def test_a_party_that_is_refused_again_and_again_fills_neither_memory_nor_its_log(given, tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -25,7 +26,7 @@ from cvfl.runs.directory import versions
 from cvfl.serving.online import described
 from cvfl.serving.online.answers import Meaning, inference_answer, metadata, plain_answer, read_inference
 from cvfl.serving.online.batching import DoorError, Reply
-from cvfl.serving.online.desk import Desk
+from cvfl.serving.online.desk import Desk, closing
 from cvfl.serving.online.door import Id, Keys, Limits, Rate, read_ids
 from cvfl.serving.online.metrics import FORM, Metrics
 
@@ -47,9 +48,7 @@ class Door:
     @property
     def trouble(self) -> DoorError | None:
         """Why requests are not answered now."""
-        if self.stopping:
-            return DoorError(503, "stopping", "this door is about to close")
-        return self.desk.trouble
+        return closing() if self.stopping else self.desk.trouble
 
     async def predict(self, request: Request) -> Response:
         """The plain form."""
@@ -126,7 +125,8 @@ class Door:
                 waiting.set_result(reply)
 
         def told(reply: Reply | DoorError) -> None:
-            loop.call_soon_threadsafe(settle, reply)
+            with suppress(RuntimeError):  # the door has closed: nobody waits any more
+                loop.call_soon_threadsafe(settle, reply)
 
         def expire() -> None:
             late = DoorError(504, "timeout", f"no answer within {seconds:g} s from {self.desk.late}")

@@ -79,8 +79,10 @@ Ask = Callable[[Sequence[str], Callable[[int], None]], DoorError | None]
 class Batching:
     """Takes requests of any thread; one thread of its own sends them."""
 
-    def __init__(self, ask: Ask, rows: int = ROWS, under_way: int = UNDER_WAY) -> None:
-        self._ask, self._rows, self._most = ask, rows, under_way
+    def __init__(
+        self, ask: Ask, on_failure: Callable[[BaseException], None], rows: int = ROWS, under_way: int = UNDER_WAY
+    ) -> None:
+        self._ask, self._on_failure, self._rows, self._most = ask, on_failure, rows, under_way
         self._waiting: deque[Request] = deque()
         self._under_way: dict[int, list[Request]] = {}
         self._changed = threading.Condition()
@@ -143,9 +145,12 @@ class Batching:
             request.on_reply(trouble)
 
     def _run(self) -> None:
-        while (batch := self._next()) is not None:
-            if batch:  # or all that waited were late
-                self._go(batch)
+        try:
+            while (batch := self._next()) is not None:
+                if batch:  # or all that waited were late
+                    self._go(batch)
+        except BaseException as error:  # nothing is sent any more
+            self._on_failure(error)
 
     def _go(self, batch: list[Request]) -> None:
         places: dict[str, int] = {}

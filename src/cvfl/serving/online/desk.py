@@ -24,6 +24,11 @@ from cvfl.types import Direction
 from cvfl.wire import Bytes
 
 
+def closing() -> DoorError:
+    """Of a door that takes no request any more."""
+    return DoorError(503, "stopping", "this door is about to close")
+
+
 class Sizes:
     """Bytes of the frames of the door's party, which hears of each."""
 
@@ -45,12 +50,14 @@ class Desk:
 
     def __init__(self, stock: PartyStock, turn: Turn, rows: int) -> None:
         self.stock, self.turn = stock, turn
-        self.batching = Batching(self._ask, rows)
+        self.batching = Batching(self._ask, self.fail, rows)
         self.sizes = Sizes()
         self.end: Any = None
         """The party's end, which a carrier drives."""
         self.recorder: ServingRecorder | None = None
         """Its log."""
+        self.failure: BaseException | None = None
+        """Of what the door cannot do without: it closes, and whoever opened it hears why."""
         self.away: tuple[str, ...] = ()
         """Parties that are missing."""
         self.connected = False
@@ -85,6 +92,8 @@ class Desk:
     @property
     def trouble(self) -> DoorError | None:
         """Why nothing can be asked now."""
+        if self.failure is not None:
+            return closing()
         if self.recorder is not None and self.recorder.failed:
             return DoorError(
                 503, "log", "this door cannot write its log, and answers nothing without; it is tried all the time"
@@ -153,6 +162,11 @@ class Desk:
         except CvflError:  # the connection has ended by it, and the party begins anew
             return self.trouble or DoorError(503, "failed", "the party of the door could not go on, and begins anew")
         return trouble[0] if trouble else None
+
+    def fail(self, error: BaseException) -> None:
+        """A thread has died by which every answer has to pass."""
+        self.failure = self.failure or error
+        self.batching.lost(closing())
 
     # What follows is called in the thread that drives the party.
 
