@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -348,19 +349,33 @@ def full(*_: Any) -> int:
 
 
 def test_a_log_that_cannot_be_written_stops_the_role(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And goes on when it can be, also if no frame comes; what was counted before is not lost."""
     monkeypatch.setattr("cvfl.runs.witness.EVERY", 0.01)
-    recorder = ServingRecorder(ActionLog(tmp_path), "shop", ["bank", "shop"])
+    recorder, told_why = ServingRecorder(ActionLog(tmp_path), "shop", ["bank", "shop"]), list[str]()
+    recorder.tell = told_why.append
+
+    def until(what: Callable[[], Any]) -> None:
+        end = time.monotonic() + 30
+        while not what():
+            assert time.monotonic() < end
+            time.sleep(0.005)
+
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", full)
         recorder.frame(0, Direction.DOWN, ask(2, 0))
-        until = time.monotonic() + 30
-        while recorder._failed is None:
-            assert time.monotonic() < until
-            time.sleep(0.005)
+        until(lambda: recorder.failed)
+        for _ in range(2):
+            with pytest.raises(OutputError, match="cannot be written: No space left"):
+                recorder.frame(0, Direction.DOWN, ask(2, 0))
         with pytest.raises(OutputError, match="cannot be written: No space left"):
-            recorder.frame(0, Direction.DOWN, ask(2, 0))
+            recorder.again()
+    until(lambda: not recorder.failed)
+    assert told_why == [f"{tmp_path / NAME}: cannot be written: No space left on device"]
+    recorder.frame(0, Direction.DOWN, ask(5, 0))
     recorder.again()
-    assert told(tmp_path / NAME)[-1]["event"] == "again"
+    lines = told(tmp_path / NAME)
+    assert [line["event"] for line in lines] == ["served", "served", "again"]
+    assert [line["rows"]["ab"] for line in lines[:2]] == [2, 5]
 
 
 def test_a_session_of_a_prediction_is_a_line(tmp_path: Path) -> None:

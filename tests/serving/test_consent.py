@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -10,7 +11,11 @@ from typing import Any
 
 import pytest
 import tomlkit
+from typer.testing import CliRunner
 
+from conformance.cases import write_config
+from conformance.network import free_port
+from cvfl.cli import app
 from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError
 from cvfl.federation.consent import FILE, Consent, approve, check_consent
@@ -25,7 +30,9 @@ from cvfl.serving.apart import PartyPrediction
 from cvfl.serving.bundles import read_bundles
 from cvfl.serving.consent import serving_consent
 from cvfl.serving.nvflare import PredictRoles, write_prediction_job
+from cvfl.serving.online import service
 from cvfl.serving.online.roles import serving_terms
+from cvfl.serving.online.stock import PartyStock
 from serving import tables
 
 AUTO = {"compressor": "auto", "server_compressor": "auto"}
@@ -140,6 +147,56 @@ def test_a_new_run_needs_no_new_approval_and_other_terms_do(
     other = prediction(sealed, sealed_run, "shop", tmp_path / "c", stack).consent
     with pytest.raises(ConfigError, match=r"the server sees: was your embedding of every new row"):
         check_consent(tmp_path / FILE, "shop", other, required=False)
+
+
+@pytest.mark.parametrize("name", ["shop", "bank"])
+def test_a_model_of_other_columns_is_not_taken_up_before_its_owner_has_approved_it(
+    name: str, trained: dict[str, tuple[Path, RunConfig]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The roles agree on it, since columns are no term: the command that serves holds it against approved.toml."""
+    run, _ = trained["shared"]
+    frames = tables.frames()
+    more = {
+        one: table.append_column("diagnosis", table.column("spent" if one == "shop" else "income"))
+        for one, table in frames.items()
+    }
+    wide = tables.config(tables.write(more, tmp_path / "more"))
+    same, other = tmp_path / "same", tmp_path / "other"
+    train(tables.config(tables.write(tables.frames(first=500), tmp_path / "in")), out=same, workers=1)
+    train(wide, out=other, workers=1)
+    place, file = tmp_path / "models", write_config(tmp_path / "fed.toml", wide)  # the table has all that may be needed
+    found: list[str] = []
+
+    def serves(stock: PartyStock, *_: Any) -> None:
+        for after in (other, same):
+            bring(after)
+            found.extend(stock.look())
+        found.append(stock.bundle.run)
+        raise ConfigError("enough was seen")
+
+    def bring(run: Path) -> None:
+        for path in sorted((run / PARAMETERS).glob(f"{name}.*"), key=lambda path: path.name.endswith(".model.json")):
+            shutil.copy(path, place)
+
+    def serve(answer: str, *more: str) -> str:
+        found.clear()
+        bring(run)
+        start = ["serve", "--http", f"127.0.0.1:{free_port()}"] if name == "bank" else ["party", "--serve"]
+        words = [*start, str(file), "--name", name, "--model", str(place), "--insecure", *more]
+        return CliRunner().invoke(app, [*words, "--state", str(tmp_path / "state")], input=answer).output
+
+    place.mkdir()
+    monkeypatch.setattr(service, "serve_party", serves)
+    runs = {read_bundle(one / PARAMETERS / f"{name}.model.json").run: one for one in (same, other)}
+    numbers = {one: run for run, one in runs.items()}
+    assert "enough was seen" in serve("")  # nobody was asked
+    assert [f"run {numbers[one]} is loaded" for one in (other, same)] == found[:2]
+    assert "enough was seen" in serve("y\n", "--approve")
+    refused, taken, now = found
+    assert refused.startswith(f"not taken, and tried again: {place}: run {numbers[other]}: {name}: not as approved on ")
+    assert ": your columns: was 3: " in refused
+    assert refused.endswith(", diagnosis; see it all with --approve")
+    assert (taken, now) == (f"run {numbers[same]} is loaded", numbers[same])
 
 
 def test_without_a_party_another_federation_takes_part(tmp_path: Path, stack: ExitStack) -> None:

@@ -11,9 +11,14 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from cvfl.config.schema import RunConfig
 from cvfl.errors import ConfigError, plain
 from cvfl.federation.consent import ABOUT, FILE, Approved, Consent, approvals, approve, check_consent
 from cvfl.runs.actions import ActionLog
+from cvfl.runs.bundle import PartyBundle
+from cvfl.serving.consent import serving_consent
+from cvfl.serving.online.roles import serving_terms
+from cvfl.serving.online.stock import Check
 
 Approve = Annotated[
     bool, typer.Option("--approve", help="Show the terms and ask; what was approved is kept in approved.toml.")
@@ -43,6 +48,16 @@ def agree(
             approve(file, name, consent)
     if check_consent(file, name, consent, required):
         log.append("approved", consent=consent.sha256)
+
+
+def checked(config: RunConfig, name: str, file: Path) -> Check:
+    """What refuses a model that comes while rows are served, if it is not as the owner has approved."""
+
+    def check(bundle: PartyBundle) -> None:
+        consent = serving_consent(config, bundle, serving_terms(config))
+        check_consent(file.absolute().parent / FILE, name, consent, config.consent.required)
+
+    return check
 
 
 def _ask(name: str, consent: Consent, approved: Approved | None, console: Console) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from cvfl.cli.consent import Approve, agree
+from cvfl.cli.consent import Approve, agree, checked
 from cvfl.cli.errors import extra, one_line
 from cvfl.cli.observers import Observer, observed
 from cvfl.cli.role import (
@@ -123,7 +123,7 @@ def party(
         )
         if serve:
             place = state or state_of(config, f"serve-{name}")
-            stock = _stock(settings, name, model or usual, (memory << 20, refresh), seen)
+            stock = _stock(settings, name, model or usual, (memory << 20, refresh), seen, config)
             _serve_party(stock, place, asked, identity_of(settings, name, insecure), seen)
             return
         if predict:
@@ -174,10 +174,12 @@ def _columns_line(run: PartyRun) -> Iterator[str]:
         yield f"columns of {found.party} that tell most, by what {label} of training rows loses: {', '.join(told)}"
 
 
-def _stock(settings: RunConfig, name: str, model: Path, kept: tuple[int, float], seen: Observer) -> PartyStock:
+def _stock(
+    settings: RunConfig, name: str, model: Path, kept: tuple[int, float], seen: Observer, file: Path
+) -> PartyStock:
     """What a party without the label serves."""
     check_serves(settings)
-    stock = PartyStock(settings, name, model, *kept, seen.step)
+    stock = PartyStock(settings, name, model, *kept, seen.step, checked(settings, name, file))
     if stock.label:
         raise ConfigError(f"{name} had the label, so it has the door: start it with cvfl serve")
     for note in stock.notes:

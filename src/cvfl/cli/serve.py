@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cvfl.cli.consent import Approve, agree
+from cvfl.cli.consent import Approve, agree, checked
 from cvfl.cli.errors import extra, one_line
 from cvfl.cli.observers import observed
 from cvfl.cli.role import (
@@ -87,7 +87,8 @@ def serve(
         check_serves(settings)
         tell_terms(settings, seen)
         identity = identity_of(settings, name, insecure)
-        stock = PartyStock(settings, name, model or Path("models") / config.stem, memory << 20, refresh, seen.step)
+        place, check = model or Path("models") / config.stem, checked(settings, name, config)
+        stock = PartyStock(settings, name, place, memory << 20, refresh, seen.step, check)
         if not stock.label:
             raise ConfigError(
                 f"{name} did not have the label, so it may not see scores; serve at the party that had it"
@@ -101,9 +102,15 @@ def serve(
         folder = state or state_of(config, f"serve-{name}")
         recorder = stack.enter_context(closing(serving_recorder(folder, name, settings, stock.bundle.run)))
         consent = serving_consent(settings, stock.bundle, serving_terms(settings))
-        agree(consent, recorder.log, name, config, settings.consent.required, approve, console)
-        given = (stock, folder, recorder, identity, seen.event, turn, desk, over)
-        thread = threading.Thread(target=serve_party, args=given, daemon=True, name="cvfl-party")
+        agree(consent, recorder.log, name, config, settings.consent.required, approve, console, seen.pause)
+
+        def party() -> None:
+            try:
+                serve_party(stock, folder, recorder, identity, seen.event, turn, desk, over)
+            except BaseException as error:  # a door without its party answers nothing
+                desk.fail(error)
+
+        thread = threading.Thread(target=party, daemon=True, name="cvfl-party")
         thread.start()
         said = lambda: seen.event("answering", http=http, model=config.stem)  # noqa: E731
         try:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from cvfl.errors import CvflError, DecodeError
+from cvfl.errors import CvflError, DecodeError, OutputError
 from cvfl.runs.actions import ActionLog
 from cvfl.types import Direction
 from cvfl.wire import Bytes
@@ -139,13 +140,13 @@ class _UseRecorder(_Witness):
             self._count(self._handshake if kind in BEFORE_ROUNDS else self._use, m, direction, frame)
 
     def flush(self) -> None:
-        """Write what was counted."""
-        handshake, self._handshake = self._handshake, _Passed()
-        use, self._use = self._use, _Passed()
-        if handshake:
-            self.log.append("handshake", **handshake.told)
-        if use:
-            self.log.append(self.event, rows=self._asked(), **use.told)
+        """Write what was counted; what could not be written is counted on, and written when it can be."""
+        if self._handshake:
+            self.log.append("handshake", **self._handshake.told)
+            self._handshake = _Passed()
+        if self._use:
+            self.log.append(self.event, rows=self._asked(), **self._use.told)
+            self._use = _Passed()
 
 
 class PredictionRecorder(_UseRecorder):
@@ -166,7 +167,10 @@ class PredictionRecorder(_UseRecorder):
 
 
 class ServingRecorder(_UseRecorder):
-    """That of a role that serves; frames come in one thread, and lines are written in another when it is time."""
+    """That of a role that serves; frames come in some threads, and lines are written in another when it is time.
+
+    While the log cannot be written no frame passes. It is tried again and again, also when no frame comes.
+    """
 
     event = "served"
 
@@ -175,29 +179,48 @@ class ServingRecorder(_UseRecorder):
         self._rows: dict[str, int] = {}
         self._lock = threading.RLock()
         self._timer: threading.Timer | None = None
-        self._failed: CvflError | None = None
+        self.failed = ""
+        """Why the log could not be written when that was last tried, if so."""
+        self.tell: Callable[[str], None] = lambda why: None
+        """Hears it."""
 
     def _asked(self) -> dict[str, int]:
-        rows, self._rows = self._rows, {}
-        return rows
+        return self._rows
 
     def here(self, m: int, here: bool) -> None:
         """Somebody came, or is gone."""
-        with self._lock:
+        with self._written():
             super().here(m, here)
 
     def frame(self, m: int, direction: Direction, frame: Bytes) -> None:
         """Count a frame; a log that cannot be written stops the role that it is of."""
         with self._lock:
-            failed, self._failed = self._failed, None
-            if failed:
-                raise failed
+            if self.failed:
+                raise OutputError(self.failed)
             super().frame(m, direction, frame)
             self._count_rows(direction, frame)
             if self._timer is None:
-                self._timer = threading.Timer(EVERY, self._in_time)
-                self._timer.daemon = True
-                self._timer.start()
+                self._wait()
+
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        """What is in here writes, and says whether that went well."""
+        with self._lock:
+            try:
+                yield
+            except CvflError as error:
+                if self.failed != str(error):
+                    self.failed = str(error)
+                    self.tell(self.failed)
+                if self._timer is None:
+                    self._wait()
+                raise
+            self.failed = ""
+
+    def _wait(self) -> None:
+        self._timer = threading.Timer(EVERY, self._in_time)
+        self._timer.daemon = True
+        self._timer.start()
 
     def _count_rows(self, direction: Direction, frame: Bytes) -> None:
         """Each row once: the server passes on to every party what the door asks."""
@@ -217,17 +240,19 @@ class ServingRecorder(_UseRecorder):
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            super().flush()
+            if self._handshake or self._use:
+                with self._written():
+                    super().flush()
+                    self._rows = {}
 
     def _in_time(self) -> None:
-        try:
-            self.flush()
-        except CvflError as error:
-            self._failed = error
+        with self._lock, suppress(CvflError):  # it is told, and tried again
+            if self.log.close.alive:
+                self.flush()
 
     def again(self) -> None:
         """What others sent made the role begin anew: nobody is connected any more."""
-        with self._lock:
+        with self._written():
             self.flush()
             self.log.append("again")
 

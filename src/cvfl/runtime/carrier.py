@@ -118,12 +118,20 @@ class Turn:
             self._send = send
 
     def say(self, frames: Callable[[], Iterable[bytes]]) -> bool:
-        """Send what the party's end has to say; whether there was a connection to say it on."""
+        """Send what the party's end has to say; whether there was a connection to say it on.
+
+        An end that raises stops here, too: the server hears so, and the connection ends.
+        """
         with self._lock:
             if self._send is None:
                 return False
-            for frame in frames():
-                self._send(frame)
+            try:
+                for frame in frames():
+                    self._send(frame)
+            except CvflError as error:
+                self._send(refusal(error))
+                self._send(None)
+                raise
             return True
 
     def hang_up(self) -> None:

@@ -15,6 +15,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -33,7 +34,7 @@ from cvfl.serving.online.answers import (
     server_metadata,
 )
 from cvfl.serving.online.batching import DoorError, Reply
-from cvfl.serving.online.desk import Desk
+from cvfl.serving.online.desk import Desk, closing
 from cvfl.serving.online.door import Id, Keys, Limits, Rate, read_ids
 from cvfl.serving.online.metrics import FORM, Metrics
 
@@ -55,9 +56,7 @@ class Door:
     @property
     def trouble(self) -> DoorError | None:
         """Why requests are not answered now."""
-        if self.stopping:
-            return DoorError(503, "stopping", "this door is about to close")
-        return self.desk.trouble
+        return closing() if self.stopping else self.desk.trouble
 
     async def predict(self, request: Request) -> Response:
         """The plain form."""
@@ -134,7 +133,8 @@ class Door:
                 waiting.set_result(reply)
 
         def told(reply: Reply | DoorError) -> None:
-            loop.call_soon_threadsafe(settle, reply)
+            with suppress(RuntimeError):  # the door has closed: nobody waits any more
+                loop.call_soon_threadsafe(settle, reply)
 
         def expire() -> None:
             late = DoorError(504, "timeout", f"no answer within {seconds:g} s from {self.desk.late}")

@@ -79,8 +79,10 @@ Ask = Callable[[Sequence[str], Callable[[int], None]], DoorError | None]
 class Batching:
     """Takes requests of any thread; one thread of its own sends them."""
 
-    def __init__(self, ask: Ask, rows: int = ROWS, under_way: int = UNDER_WAY) -> None:
-        self._ask, self._rows, self._most = ask, rows, under_way
+    def __init__(
+        self, ask: Ask, on_failure: Callable[[BaseException], None], rows: int = ROWS, under_way: int = UNDER_WAY
+    ) -> None:
+        self._ask, self._on_failure, self._rows, self._most = ask, on_failure, rows, under_way
         self._waiting: deque[Request] = deque()
         self._under_way: dict[int, list[Request]] = {}
         self._changed = threading.Condition()
@@ -143,20 +145,28 @@ class Batching:
             request.on_reply(trouble)
 
     def _run(self) -> None:
-        while (batch := self._next()) is not None:
-            if not batch:  # all that waited were late
-                continue
-            places: dict[str, int] = {}
-            for request in batch:
-                request.places = [places.setdefault(text, len(places)) for text in request.texts]
-            trouble = self._ask(list(places), lambda number, batch=batch: self._sent(number, batch))  # type: ignore[misc]
-            if trouble is not None and trouble.code == STARTING:
-                with self._changed:
-                    self._waiting.extendleft(reversed(batch))
-                    self._changed.wait(_PAUSE)
-            elif trouble is not None:
-                for request in batch:
-                    request.on_reply(trouble)
+        try:
+            while (batch := self._next()) is not None:
+                if batch:  # or all that waited were late
+                    self._go(batch)
+        except BaseException as error:  # nothing is sent any more
+            self._on_failure(error)
+
+    def _go(self, batch: list[Request]) -> None:
+        places: dict[str, int] = {}
+        for request in batch:
+            request.places = [places.setdefault(text, len(places)) for text in request.texts]
+        trouble = self._ask(list(places), lambda number: self._sent(number, batch))
+        if trouble is None:
+            return
+        with self._changed:  # it may have failed on its way
+            self._under_way = {number: other for number, other in self._under_way.items() if other is not batch}
+            if trouble.code == STARTING:
+                self._waiting.extendleft(reversed(batch))
+                self._changed.wait(_PAUSE)
+                return
+        for request in batch:
+            request.on_reply(trouble)
 
     def _next(self) -> list[Request] | None:
         with self._changed:

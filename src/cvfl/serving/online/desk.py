@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
+from cvfl.errors import CvflError
 from cvfl.runs.bundle import PartyBundle
+from cvfl.runs.witness import ServingRecorder
 from cvfl.runtime.carrier import Turn
 from cvfl.serving.online.answers import absent
 from cvfl.serving.online.batching import STARTING, Batching, DoorError, OnReply, Request
@@ -19,6 +22,11 @@ from cvfl.serving.online.scoring import Scored
 from cvfl.serving.online.stock import PartyStock
 from cvfl.types import Direction
 from cvfl.wire import Bytes
+
+
+def closing() -> DoorError:
+    """Of a door that takes no request any more."""
+    return DoorError(503, "stopping", "this door is about to close")
 
 
 class Sizes:
@@ -42,10 +50,14 @@ class Desk:
 
     def __init__(self, stock: PartyStock, turn: Turn, rows: int) -> None:
         self.stock, self.turn = stock, turn
-        self.batching = Batching(self._ask, rows)
+        self.batching = Batching(self._ask, self.fail, rows)
         self.sizes = Sizes()
         self.end: Any = None
         """The party's end, which a carrier drives."""
+        self.recorder: ServingRecorder | None = None
+        """Its log."""
+        self.failure: BaseException | None = None
+        """Of what the door cannot do without: it closes, and whoever opened it hears why."""
         self.away: tuple[str, ...] = ()
         """Parties that are missing."""
         self.connected = False
@@ -80,6 +92,12 @@ class Desk:
     @property
     def trouble(self) -> DoorError | None:
         """Why nothing can be asked now."""
+        if self.failure is not None:
+            return closing()
+        if self.recorder is not None and self.recorder.failed:
+            return DoorError(
+                503, "log", "this door cannot write its log, and answers nothing without; it is tried all the time"
+            )
         if not self.connected:
             return DoorError(503, "server_away", "the server of the federation is away; it is tried again all the time")
         door = self._door
@@ -111,7 +129,8 @@ class Desk:
             self._owing = None
             return self.end.tell([self._door.wonder(number)])
 
-        self.turn.say(frames)
+        with suppress(CvflError):  # the connection has ended by it, and those who wait hear so
+            self.turn.say(frames)
 
     @property
     def late(self) -> str:
@@ -137,9 +156,17 @@ class Desk:
             said(number)
             return self.end.tell(messages)
 
-        if not self.turn.say(frames):
-            return self.trouble or DoorError(503, "server_away", "the connection to the server is gone")
+        try:
+            if not self.turn.say(frames):
+                return self.trouble or DoorError(503, "server_away", "the connection to the server is gone")
+        except CvflError:  # the connection has ended by it, and the party begins anew
+            return self.trouble or DoorError(503, "failed", "the party of the door could not go on, and begins anew")
         return trouble[0] if trouble else None
+
+    def fail(self, error: BaseException) -> None:
+        """A thread has died by which every answer has to pass."""
+        self.failure = self.failure or error
+        self.batching.lost(closing())
 
     # What follows is called in the thread that drives the party.
 

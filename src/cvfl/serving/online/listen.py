@@ -30,6 +30,11 @@ class Listener(uvicorn.Server):
         await super().startup(sockets)
         self._on_start()
 
+    async def on_tick(self, counter: int) -> bool:
+        """Whether to stop, asked ten times a second: also when the door can answer nothing any more."""
+        self._door.stopping = self._door.stopping or self._door.desk.failure is not None
+        return await super().on_tick(counter) or self._door.stopping
+
     def handle_exit(self, sig: int, frame: Any) -> None:
         """A signal asks to stop: no new request is taken, those under way are answered."""
         self._door.stopping = True
@@ -75,7 +80,9 @@ def listen(
     tls: tuple[Path | None, Path | None, Path | None],
     on_start: Callable[[], None],
 ) -> None:
-    """Answer requests until a signal asks to stop."""
+    """Answer requests until a signal asks to stop, or what the door cannot do without fails, which is raised."""
     server, taken = listener(app, door, address, timeout, tls, on_start)
     with taken:
         server.run([taken])
+    if door.desk.failure is not None:
+        raise door.desk.failure

@@ -31,7 +31,8 @@ from cvfl.serving.online.stock import PartyStock, Watch
 OnEvent = Callable[..., None]
 ROUND_LIMIT = 30.0
 """Seconds after which a party that owes an answer counts as gone."""
-_PAUSE = 1.0
+_PAUSE, _LONGEST = 1.0, 60.0
+"""Seconds before a role begins anew: at first, and at most."""
 _SWITCH = 0.0005
 """Seconds after which a thread that works lets one go on that has something to pass on; Python's own are 5 ms."""
 
@@ -49,19 +50,26 @@ def serve_party(
 ) -> None:
     """Serve a party's rows; with a desk it is the party of the door. It ends when `over` is set, or never."""
     turn, network, ends = turn or Turn(), stock.config.network, over or threading.Event()
-    now: list[ServingEnd] = []
+    current: ServingEnd | None = None
+    recorder.tell = lambda why: on_event("log", why=why)
+    if desk is not None:
+        desk.recorder = recorder
 
     def news(lines: list[str]) -> None:
         for line in lines:
             on_event(line)
-        if now and isinstance(rows := now[-1].role.rows, ServingRows):
-            turn.say(lambda: now[-1].tell(rows.news()))
+        end = current  # another thread may set it to None
+        if end is not None and isinstance(rows := end.role.rows, ServingRows):
+            try:
+                turn.say(lambda: end.tell(rows.news()))
+            except CvflError as error:  # the connection has ended by it: what is new is said on the next one
+                on_event("not said", why=str(error))
 
     def once() -> None:
+        nonlocal current
         with Scratch() as folder:
             role = party_role(stock, folder.path, state, identity, desk)
-            end = ServingEnd(role, [recorder] if desk is None else [recorder, desk.sizes])
-            now.append(end)
+            current = end = ServingEnd(role, [recorder] if desk is None else [recorder, desk.sizes])
             if desk is not None:
                 desk.end = end
             said = {"here": False}
@@ -85,11 +93,12 @@ def serve_party(
             try:
                 attend(end, network.address, identity, waits, float("inf"), network.max_frame_mb << 20, heard, turn)
             finally:
+                current = None
                 if desk is not None:
                     desk.gone()
-            now.clear()
+                end.lost()
 
-    with Watch(stock.look, news, look_every):
+    with Watch(stock.look, news, look_every, stock.over):
         _again_and_again(once, recorder, on_event, ends)
 
 
@@ -103,6 +112,7 @@ def serve_server(
 ) -> None:
     """Serve as the server of a federation, until the process is stopped."""
     network = config.network
+    recorder.tell = lambda why: on_event("log", why=why)
 
     def once() -> None:
         with Scratch() as folder:
@@ -121,7 +131,13 @@ def serve_server(
                     said.append(missing)
                     on_event("waiting", who=", ".join(missing))
 
-            carrier.run(waits)
+            try:
+                carrier.run(waits)
+            except CvflError:
+                for m, name in enumerate(end.names, 1):
+                    if name not in end.missing:
+                        recorder.here(m, False)
+                raise
 
     with _watched(look, on_event):
         _again_and_again(once, recorder, on_event, threading.Event())
@@ -144,8 +160,14 @@ def _watched(look: Callable[[], list[str]] | None, on_event: OnEvent) -> Iterato
 def _again_and_again(
     once: Callable[[], Any], recorder: ServingRecorder, on_event: OnEvent, over: threading.Event
 ) -> None:
+    """Begin anew whenever it fails, later each time, until it has gone well for as long as the longest pause.
+
+    The log has a line when the reason is another: neither a server nor a disk fills it by the same trouble.
+    """
     sys.setswitchinterval(_SWITCH)
+    why, pause = "", _PAUSE
     while not over.is_set():
+        began = time.monotonic()
         try:
             once()
         except ExhaustedError:
@@ -153,6 +175,20 @@ def _again_and_again(
         except CvflError as error:
             if over.is_set():
                 return
-            recorder.again()
-            on_event("again", why=str(error))
-            time.sleep(_PAUSE)
+            if time.monotonic() - began > _LONGEST:
+                why, pause = "", _PAUSE
+            new, why = str(error) != why, str(error)
+            on_event("again", why=why)
+            _write(recorder.again if new or recorder.failed else recorder.flush, over)
+            over.wait(pause)
+            pause = min(2 * pause, _LONGEST)
+
+
+def _write(write: Callable[[], None], over: threading.Event) -> None:
+    """Write to the log, and try again until it can be done."""
+    while not over.is_set():
+        try:
+            write()
+            return
+        except CvflError:  # the log itself tells
+            over.wait(_PAUSE)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,14 @@ from cvfl.types import OnStep
 SAME = ("width", "compressor", "names", "precision")
 """What a new model must have as the old one has it, since a session is agreed on it."""
 Signature = tuple[Any, ...]
+Check = Callable[[PartyBundle], None]
+"""Refuses a model that the owner of the party has not approved."""
+_PATIENCE = 2.0
+"""Seconds in which what is being read when all is over has to end; it is left alone then."""
+
+
+class _GivenUpError(Exception):
+    """Nobody waits for what is being read any more."""
 
 
 class _Watched:
@@ -53,12 +62,21 @@ class PartyStock:
     """That of a party: embeddings of its rows by run, and of the party with which labels stay the server model."""
 
     def __init__(
-        self, config: RunConfig, name: str, model: Path, memory: int, refresh: float, on_step: OnStep = lambda *_: None
+        self,
+        config: RunConfig,
+        name: str,
+        model: Path,
+        memory: int,
+        refresh: float,
+        on_step: OnStep = lambda *_: None,
+        check: Check = lambda bundle: None,
     ) -> None:
         if name not in config.party:
             raise ConfigError(f"there is no section party.{name}{suggest(name, config.party)}")
-        self.config, self.name, self._folder, self._memory, self._on_step = config, name, model, memory, on_step
-        self._refresh, self._lock, self._secret = refresh, threading.Lock(), b""
+        self.config, self.name, self._folder, self._memory, self._told = config, name, model, memory, on_step
+        self._refresh, self._lock, self._secret, self._check = refresh, threading.Lock(), b"", check
+        self.over = threading.Event()
+        """Set when nobody looks any more: what is being read is given up."""
         self._roles = {name, "server"} if config.privacy.scores_at(name) else {name}
         self._models = _Watched(lambda: _files(model, self._roles))
         self._tables = _Watched(self._table_now)
@@ -67,7 +85,7 @@ class PartyStock:
         self._rows = self._open(bundle)
         own = PartyModel.load(bundle, bundles.folders[name])
         self.scoring = Kept(bundle.run, self._scoring(bundles)) if "server" in self._roles else None
-        self.kept = Kept(bundle.run, Store(own, self._rows, memory, on_step))
+        self.kept = Kept(bundle.run, Store(own, self._rows, memory, self._on_step))
 
     @property
     def bundle(self) -> PartyBundle:
@@ -94,6 +112,11 @@ class PartyStock:
         """See what is new on disk; lines to be shown."""
         return self._models.look(self._new_model) + self._tables.look(self._new_table)
 
+    def _on_step(self, what: str, done: int, total: int) -> None:
+        if self.over.is_set():
+            raise _GivenUpError
+        self._told(what, done, total)
+
     def _bundles(self) -> Bundles:
         bundles = read_bundles([self._folder], self._roles)
         if self.name not in bundles.parties:
@@ -113,6 +136,10 @@ class PartyStock:
             return ""
         if other := [key for key in SAME if getattr(bundle, key) != getattr(self.bundle, key)]:
             raise DataError(f"{self._folder}: run {bundle.run} has another {other[0]}; start this role again with it")
+        try:
+            self._check(bundle)
+        except CvflError as error:
+            raise ConfigError(f"{self._folder}: run {bundle.run}: {error}") from None
         scoring = self._scoring(bundles) if self.scoring is not None else None
         store = Store(PartyModel.load(bundle, bundles.folders[self.name]), self._rows, self._memory, self._on_step)
         if self.scoring is not None and scoring is not None:
@@ -176,25 +203,36 @@ class ServerStock:
 
 
 class Watch:
-    """Looks at a stock every second in a thread of its own; `on_news` hears lines, when something was taken."""
+    """Looks at a stock every second in a thread of its own; `on_news` hears lines, when something was taken.
 
-    def __init__(self, look: Callable[[], list[str]], on_news: Callable[[list[str]], None], every: float = 1.0) -> None:
+    `over` is set when nobody looks any more.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[], list[str]],
+        on_news: Callable[[list[str]], None],
+        every: float = 1.0,
+        over: threading.Event | None = None,
+    ) -> None:
         self._look, self._on_news, self._every = look, on_news, every
-        self._over = threading.Event()
+        self._over = over or threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="cvfl-watch")
 
     def __enter__(self) -> Watch:
+        self._over.clear()
         self._thread.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._over.set()
-        self._thread.join()
+        self._thread.join(_PATIENCE)
 
     def _run(self) -> None:
-        while not self._over.wait(self._every):
-            if lines := self._look():
-                self._on_news(lines)
+        with suppress(_GivenUpError):
+            while not self._over.wait(self._every):
+                if lines := self._look():
+                    self._on_news(lines)
 
 
 def _files(model: Path, roles: set[str]) -> Signature:
