@@ -58,6 +58,8 @@ class PartyRun:
     """The role, overheard."""
     columns: Columns | None = None
     """What its columns bring, when it is over: known to this party alone."""
+    _unseen: tuple[str, ...] = ()
+    """What the earlier run did not know of its categories."""
 
     def __post_init__(self) -> None:
         config, name, terms = self.config, self.name, terms_of(self.config) | terms_from(self.start)
@@ -92,7 +94,7 @@ class PartyRun:
     @property
     def notes(self) -> tuple[str, ...]:
         """What was done to ids of the table, once they are read."""
-        return self._rows.table.notes if isinstance(self._rows, TableRows) else ()
+        return self._unseen + (self._rows.table.notes if isinstance(self._rows, TableRows) else ())
 
     def _row_secret(self) -> bytes:
         """By what the first party has rows ordered: the same whenever they are settled anew for this run."""
@@ -112,6 +114,7 @@ class PartyRun:
         if self.start:
             self.start.check_names(list(self.config.party))
             self.start.take_own(table)
+            self._unseen = self.start.unseen(table)
         return TableRows(self.config, table)
 
     def finish(self, out: Path) -> None:
