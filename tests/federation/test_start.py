@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from cvfl.data.tables.prepare import Preparation
 from cvfl.errors import ConfigError, DataError
 from cvfl.federation.builder.machines import make_federation
 from cvfl.federation.builder.recipe import recipe_for
+from cvfl.federation.roles import PartyRun
 from cvfl.federation.rows.load import load_data
 from cvfl.federation.train import train
 from cvfl.rng import stream
@@ -100,9 +102,18 @@ def test_a_category_that_was_not_there_is_taken_as_in_a_prediction(binary: Path,
     shop = frames["shop"].set_column(3, "channel", pa.array(["telephone"] * tables.ROWS))
     config = tables.config(tables.write(frames | {"shop": shop}, tmp_path / "may"))
     start = start_from(binary / "april")
-    data = load_data(config, start=start).data
+    loaded = load_data(config, start=start)
+    line = (
+        f"shop: shop.csv: column 'channel' has categories that {start.place} never saw: telephone; they are taken as "
+        "none of those that it knows; train afresh to tell them apart"
+    )
+    assert loaded.notes == (line,)
+    with ExitStack() as stack:
+        assert PartyRun(config, "shop", tmp_path / "shop", stack, start=start).notes == (line,)
+    data = loaded.data
     assert data.train[1].shape[1] == start.parties["shop"].shape[0]
     assert train(config, data, start=start, workers=1).summary["completed"]
+    assert load_data(tables.config(tables.write(tables.frames(first=7), tmp_path / "same")), start=start).notes == ()
 
 
 SECURE = {"aggregation": "secure"}

@@ -182,8 +182,8 @@ class Run:
 
         Frames are pandas, polars or Arrow; a run that was trained on tensors takes tensors. Two classes have a `score`,
         which is a probability, and a `class`; several a score each; a quantity has a `value` in its own units. What is
-        left out or not used is a warning. A run that was trained with `[absence] rate` scores the rows of any party
-        that is given, and says in `parties` who was there.
+        left out or not used is a warning. A run with `absence.rate`, or with `data.alignment = "outer"`, scores rows of
+        the parties that are given, as far as it learned to do without the others, and says in `parties` who was there.
 
         An Arrow table: ``run.predict(frames).to_pandas()`` is a frame.
         """

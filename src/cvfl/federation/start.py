@@ -24,6 +24,7 @@ from torch import nn
 from cvfl.config.schema import RunConfig
 from cvfl.config.sections import PartyModelConfig, ServerModelConfig
 from cvfl.data import VerticalData
+from cvfl.data.tables.encoders import Code, OneHot
 from cvfl.data.tables.organisation import PartyTable
 from cvfl.data.tables.spellings import listed
 from cvfl.errors import ConfigError, DataError
@@ -102,6 +103,20 @@ class Start:
         if table.label:
             units = self._units(table, bundle.table if bundle else None)
             table.label = replace(table.label, units=units)
+
+    def unseen(self, table: PartyTable) -> tuple[str, ...]:
+        """A line for each column of a table that was taken with categories that the earlier run never saw."""
+        lines = []
+        for column, encoder in table.preparation.encoders.items() if table.preparation else ():
+            if isinstance(encoder, OneHot | Code):
+                known = {*encoder.values, *encoder.rare}
+                if new := [value for value in table.table.categories(column).values if value not in known]:
+                    taken = "rare ones" if encoder.rare else "none of those that it knows"
+                    lines.append(
+                        f"{table.table.name}: column {column!r} has categories that {self.place} never saw: "
+                        f"{listed(new)}; they are taken as {taken}; train afresh to tell them apart"
+                    )
+        return tuple(lines)
 
     def warmed(self, recipe: Recipe, data: VerticalData) -> Recipe:
         """All roles, which begin with the weights of the earlier run."""

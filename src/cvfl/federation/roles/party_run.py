@@ -61,6 +61,8 @@ class PartyRun:
     """The role, overheard."""
     columns: Columns | None = None
     """What its columns bring, when it is over: known to this party alone."""
+    _unseen: tuple[str, ...] = ()
+    """What the earlier run did not know of its categories."""
 
     def __post_init__(self) -> None:
         config, name, terms = self.config, self.name, terms_of(self.config) | terms_from(self.start)
@@ -100,11 +102,11 @@ class PartyRun:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Which class is the positive one, and what was done to ids of the table, once they are read."""
+        """Which class is the positive one, what was done to ids of the table, and what an earlier run never saw."""
         if not isinstance(self._rows, TableRows):
-            return ()
+            return self._unseen
         table = self._rows.table
-        return (*([table.label.said] if table.label and table.label.said else ()), *table.notes)
+        return (*self._unseen, *([table.label.said] if table.label and table.label.said else ()), *table.notes)
 
     def _row_secret(self) -> bytes:
         """By what the first party has rows ordered: the same whenever they are settled anew for this run."""
@@ -134,6 +136,7 @@ class PartyRun:
         if self.start:
             self.start.check_names(list(self.config.party))
             self.start.take_own(table)
+            self._unseen = self.start.unseen(table)
         return TableRows(self.config, table)
 
     def finish(self, out: Path) -> None:

@@ -115,7 +115,9 @@ def load_data(
                 randomise_table(config, table)
             if start:
                 start.take(tables)
-            return _load_tables(config, tables, shared_rows(tables, config, on_step, kept), dtype, on_step)
+            unseen = tuple(line for table in tables for line in start.unseen(table)) if start else ()
+            loaded = _load_tables(config, tables, shared_rows(tables, config, on_step, kept), dtype, on_step)
+            return replace(loaded, notes=loaded.notes + unseen)
     section = config.data
     on_progress = lambda done, total: on_step(f"reading {section.name}", done, total)  # noqa: E731
     return with_told_labels(config, Loaded(load_named(section, dtype, on_progress)))
