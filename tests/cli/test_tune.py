@@ -200,6 +200,7 @@ def test_every_setting_of_the_table_fits_where_it_is_searched(folder):
         "server_model.hidden",
         "party_model.dropout",
         "optimizer.sparsity",
+        "local_rows",
     }
     for one in space:
         first, *others = one.of(config)

@@ -92,7 +92,7 @@ def test_values_that_come_late_decide(lite: Callable[..., str]) -> None:
         assert [table.kind(name) for name in ("i", "late", "never")] == ["number"] * 3
         assert table.numbers("late")[-2:].tolist()[1] == 0.25
         assert np.isnan(table.numbers("late")[:-1]).all()
-        assert "mixes numbers and text: 'x' in row 150,000; add" in refusal(lambda: table.kind("mixed"))
+        assert "mixes numbers and text: 'x' in row 150,000; mend it" in refusal(lambda: table.kind("mixed"))
 
 
 def test_a_query_cannot_change_a_table(lite: Callable[..., str], server: postgres.Server) -> None:

@@ -84,7 +84,9 @@ def test_the_command_and_the_frames(run, plain, new, tmp_path):
     assert written.column_names == ["person", "score", "class", "parties"]
     frames = cvfl.load_run(run).predict({"shop": new["shop"]})
     assert written["score"].to_pylist() == frames["score"].to_pylist()
-    refused = CliRunner().invoke(app, [words[0], str(plain), *words[2:]], terminal_width=300)
+    refused = CliRunner().invoke(
+        app, [words[0], str(plain), *words[2:-1], str(tmp_path / "other.csv")], terminal_width=300
+    )
     assert refused.exit_code != 0
     said = (
         "the table of bank is missing; this model needs every party: one that was trained with absence.rate, or with "

@@ -263,8 +263,8 @@ def _columns_of(draft: Draft, text: str) -> tuple[str, ...]:
     names = (text,) if text in draft.table.columns else tuple(name.strip() for name in text.split(","))
     if missing := [name for name in names if name not in draft.table.columns]:
         near = suggest(missing[0], draft.table.columns)
-        remedy = f"for another name there give --id {draft.name}={likely_id(draft)}"
-        raise ConfigError(f"id: {draft.table.name} has no column {missing[0]!r}; {remedy}{near}")
+        remedy = f"a name of its own is given as --id {draft.name}={likely_id(draft)}"
+        raise ConfigError(f"id: {draft.table.name} has no column {missing[0]!r}{near}; {remedy}")
     return names
 
 

@@ -9,7 +9,7 @@ from cvfl.errors import DataError
 
 _INSTEAD = (
     ("; keep one row each", '; keep one row each, or train with duplicates = "first" or "last"'),
-    ("; add it to `missing`", "; write its values as the table of the training has them, or leave them empty"),
+    ("; mend it, add it to `missing`", "; write its values as the table of the training has them, or leave them empty"),
     ("; set types.", "; write its values as the table of the training has them"),
     ("; set id_type", '; write ids alike in all new tables, or train with id_type = "caseless"'),
 )
