@@ -181,7 +181,7 @@ def test_parties_whose_ids_have_different_names():
         (("--id", "ID", "--id", "x"), "--id takes one column for all, or NAME=COLUMN for a party, not ID and x"),
         (
             ("--id", "bank=ID", "--id", "shop=IDs"),
-            "id: shop: shop.csv has no column 'IDs'; did you mean 'ID'?; a name of its own is given as --id shop=ID",
+            "id: shop: shop.csv has no column 'IDs'; did you mean 'ID'? (a name of its own is given as --id shop=ID)",
         ),
     ],
 )
@@ -273,7 +273,7 @@ def test_an_id_of_another_name_is_named_with_the_option():
     code, output, _ = init(BANK, SHOP_CID, "--id", "ID")
     assert code == 2
     assert (
-        "id: shop: shop.csv has no column 'ID'; did you mean 'CID'?; a name of its own is given as --id shop=CID"
+        "id: shop: shop.csv has no column 'ID'; did you mean 'CID'? (a name of its own is given as --id shop=CID)"
         in output
     )
     arguments = ["init", "fed.toml", "--party", "bank=bank.csv", "--party", "shop=shop.csv"]

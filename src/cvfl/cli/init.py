@@ -264,7 +264,7 @@ def _columns_of(draft: Draft, text: str) -> tuple[str, ...]:
     if missing := [name for name in names if name not in draft.table.columns]:
         near = suggest(missing[0], draft.table.columns)
         remedy = f"a name of its own is given as --id {draft.name}={likely_id(draft)}"
-        raise ConfigError(f"id: {draft.table.name} has no column {missing[0]!r}{near}; {remedy}")
+        raise ConfigError(f"id: {draft.table.name} has no column {missing[0]!r}{near} ({remedy})")
     return names
 
 
