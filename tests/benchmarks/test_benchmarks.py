@@ -1,6 +1,7 @@
 """The benchmarks measure what they say, and `cvfl bench` runs them from a checkout."""
 
 import importlib
+import importlib
 import json
 import subprocess
 import sys
@@ -124,7 +125,7 @@ def test_codecs_print_a_line_each_and_say_what_goes_on() -> None:
 
 
 def test_without_a_checkout_one_line_says_where_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sys.modules["cvfl.cli.bench"], "FOLDER", tmp_path / "benchmarks")
+    monkeypatch.setattr(importlib.import_module("cvfl.cli.bench"), "FOLDER", tmp_path / "benchmarks")
     result = CliRunner().invoke(app, ["bench", "codec"])
     assert result.exit_code == 2
     assert result.stderr.splitlines() == [
