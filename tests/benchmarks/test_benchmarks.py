@@ -1,7 +1,6 @@
 """The benchmarks measure what they say, and `cvfl bench` runs them from a checkout."""
 
 import importlib
-import importlib
 import json
 import subprocess
 import sys
