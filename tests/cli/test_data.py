@@ -100,7 +100,7 @@ def test_the_configuration_is_commented_and_says_what_was_left_out(folder):
     assert values["party"]["shop"]["table"] == "shop.parquet"
     assert "# country: is constant" in text
     assert "# name: has 200 different values in 200 rows" in text
-    assert '# 2 classes: no, yes; yes is positive, else add positive = "no"' in text
+    assert '# 2 classes: no, yes; yes is positive, unless you add positive = "no"' in text
     assert "to learn from: 1 number, 1 date" in text
     assert load_config(folder / "fed.toml").data.stratify
 

@@ -147,7 +147,7 @@ def test_yes_is_the_positive_class_however_it_is_written():
     answers = [["Yes", "YES", "Yes", "yes"][i % 4] if bad else "no" for i, bad in enumerate(Y)]
     code, output, _ = init(BANK | {"y": answers}, SHOP)
     assert code == 0, output
-    line = '2 classes: no, Yes; Yes is positive, else add positive = "no"'
+    line = '2 classes: no, Yes; Yes is positive, unless you add positive = "no"'
     assert f"label y: {line}" in output
     assert f"# {line}" in Path("fed.toml").read_text()
     loaded = load_data(load_config(Path("fed.toml")))

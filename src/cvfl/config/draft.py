@@ -216,7 +216,7 @@ def told(label: Label) -> str:
         return f'a quantity; for classes add {key}"category" }}'
     classes = f"{len(label.classes)} classes: {_shortened(label.classes)}"
     if label.positive is not None:
-        return f"{classes}; {label.positive} is positive, else add positive = {_text(label.classes[0])}"
+        return f"{classes}; {label.positive} is positive, unless you add positive = {_text(label.classes[0])}"
     numbered = all(name.lstrip("-").isdigit() for name in label.classes)
     return classes + (f'; for a quantity add {key}"number" }}' if numbered else "")
 
