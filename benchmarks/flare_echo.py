@@ -103,6 +103,9 @@ class EchoServer:
         """There is none."""
         return []
 
+    def close(self) -> None:
+        """Nothing is open."""
+
     def finish(self) -> None:
         """Write the times, without those of the first rounds of each size."""
         each = _WARM + self._rounds

@@ -104,17 +104,18 @@ class Start:
             units = self._units(table, bundle.table if bundle else None)
             table.label = replace(table.label, units=units)
 
-    def unseen(self, table: PartyTable) -> tuple[str, ...]:
-        """A line for each column of a table that was taken with categories that the earlier run never saw."""
+    def unseen(self, table: PartyTable, named: bool = True) -> tuple[str, ...]:
+        """A line for each column of a table with categories that the earlier run never saw, `named` or only counted."""
         lines = []
         for column, encoder in table.preparation.encoders.items() if table.preparation else ():
             if isinstance(encoder, OneHot | Code):
                 known = {*encoder.values, *encoder.rare}
                 if new := [value for value in table.table.categories(column).values if value not in known]:
                     taken = "rare ones" if encoder.rare else "none of those that it knows"
+                    which = f"{listed(new)}; they" if named else f"{len(new):,} of them, which"
                     lines.append(
                         f"{table.table.name}: column {column!r} has categories that {self.place} never saw: "
-                        f"{listed(new)}; they are taken as {taken}; train afresh to tell them apart"
+                        f"{which} are taken as {taken}; train afresh to tell them apart"
                     )
         return tuple(lines)
 

@@ -102,11 +102,8 @@ class PartyRun:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Which class is the positive one, what was done to ids of the table, and what an earlier run never saw."""
-        if not isinstance(self._rows, TableRows):
-            return self._unseen
-        table = self._rows.table
-        return (*self._unseen, *([table.label.said] if table.label and table.label.said else ()), *table.notes)
+        """What was done to ids of the table, and what an earlier run never saw; no label or value: they are logged."""
+        return self._unseen + (self._rows.table.notes if isinstance(self._rows, TableRows) else ())
 
     def _row_secret(self) -> bytes:
         """By what the first party has rows ordered: the same whenever they are settled anew for this run."""
@@ -136,7 +133,7 @@ class PartyRun:
         if self.start:
             self.start.check_names(list(self.config.party))
             self.start.take_own(table)
-            self._unseen = self.start.unseen(table)
+            self._unseen = self.start.unseen(table, named=False)
         return TableRows(self.config, table)
 
     def finish(self, out: Path) -> None:
